@@ -1,0 +1,1 @@
+//! The mathematics of EnvACE: advantages, objectives and their gradients, random draws.

@@ -1,0 +1,1 @@
+//! The stage contract: keys, parts, manifests, store, lineage.

@@ -1,0 +1,1 @@
+//! Every query of envace, and the DataFusion session over a store.
