@@ -2,4 +2,7 @@
 
 mod spec;
 
-pub use spec::{Argument, CallOrder, ExpectedCall, GraderKind, GraderSpec};
+pub use spec::{
+    Argument, BranchCase, CallOrder, Condition, ExpectedCall, GraderKind, GraderSpec, ReplyCase, ResponseValue,
+    ValueTest,
+};

@@ -37,6 +37,25 @@ pub enum GraderKind {
         /// The expected ones.
         calls: Vec<ExpectedCall>,
     },
+    /// The tool calls made in the user turn, where what is expected depends on the responses they got *in this
+    /// trajectory*, imagined or not.
+    ///
+    /// The first case whose conditions all hold applies, and the item is then graded as [`GraderKind::Calls`]
+    /// with that case's calls. If none applies, the item has failed when a call that some condition looks at
+    /// was not made, and is ungraded otherwise: the responses were not of a shape that the task foresees.
+    Branch {
+        /// How the calls must match those of the case that applies.
+        order: CallOrder,
+        /// The cases, in the order in which they are tried.
+        cases: Vec<BranchCase>,
+    },
+    /// The final reply, given the case that the user turn's [`GraderKind::Branch`] item found to apply.
+    ///
+    /// If none applies this item has the same verdict as that one.
+    ReplyBranch {
+        /// What the reply must hold: one for each case, in the order of the cases.
+        replies: Vec<ReplyCase>,
+    },
     /// The final reply holds each of `texts` (compared without case).
     ReplyContains {
         /// What must occur.
@@ -57,13 +76,78 @@ pub enum GraderKind {
     /// The final reply holds the value at `path` of the response to a call of this trajectory: the reply must
     /// be true to what was seen, imagined or not.
     ReplyConsistent {
-        /// The call, as an index into the `calls` of the user turn's `Calls` grader, matched in the trajectory.
+        /// The call, as an index into the `calls` of the user turn's `Calls` grader, or of the case of its
+        /// `Branch` grader that applies, matched in the trajectory.
         call: usize,
         /// JSON pointer into the response.
         path: String,
     },
     /// Every call of the user turn names a tool of the task and fits its schema.
     CallsValid,
+}
+
+/// One case of a [`GraderKind::Branch`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BranchCase {
+    /// What must hold for the case to apply; nothing: it always does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub when: Vec<Condition>,
+    /// All calls expected in the user turn in this case, those that the conditions look at included.
+    pub calls: Vec<ExpectedCall>,
+}
+
+/// A test of one value in the response to a call.
+///
+/// The call is the first one made in the user turn that matches the case's expected call at index `call`,
+/// whose own references are resolved in the same way. The condition does not hold if that call was not made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Condition {
+    /// Index into the `calls` of the case.
+    pub call: usize,
+    /// JSON pointer into the response.
+    pub path: String,
+    /// What must be so of the value.
+    #[serde(flatten)]
+    pub test: ValueTest,
+}
+
+/// What a [`Condition`] asks of a value. Values are compared as those of an [`Argument`]; all but `Exists` fail
+/// where there is no value.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ValueTest {
+    /// It equals this value.
+    Is(Value),
+    /// It is there and does not equal this value.
+    IsNot(Value),
+    /// It equals one of these.
+    OneOf(Vec<Value>),
+    /// It is a number of at most this much.
+    AtMost(f64),
+    /// It is a number above this.
+    Above(f64),
+    /// It is there (`true`), or not (`false`).
+    Exists(bool),
+}
+
+/// What the final reply must hold in one case of a [`GraderKind::Branch`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReplyCase {
+    /// Texts that must occur, as in [`GraderKind::ReplyContains`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub texts: Vec<String>,
+    /// Values of responses that must occur, as in [`GraderKind::ReplyConsistent`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<ResponseValue>,
+}
+
+/// A value in the response to an expected call of the user turn.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResponseValue {
+    /// Index into the `calls` of the case that applies.
+    pub call: usize,
+    /// JSON pointer into the response.
+    pub path: String,
 }
 
 /// How the calls made must match the expected ones.
@@ -101,7 +185,8 @@ pub enum Argument {
     /// Equal to the value found at `path` (a JSON pointer) in the response that `call`, an earlier expected
     /// call, got *in this trajectory*: a recorded id is never demanded where the response was imagined.
     From {
-        /// Index into the grader's `calls`; over all user turns if `user_turn` is given.
+        /// Index into the grader's `calls` (those of the case that applies, if it is a `Branch`), or into
+        /// those of the `Calls` or `Branch` grader of `user_turn` if that is given.
         call: usize,
         /// User turn of that call; the item's own if left out.
         #[serde(default, skip_serializing_if = "Option::is_none")]
