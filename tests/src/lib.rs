@@ -1,1 +1,6 @@
-//! What only the whole of envace can show.
+//! What only the whole of envace can show, and the checks on the code base itself.
+//!
+//! This library holds what several test modules need; the tests are in `tests/main.rs`.
+
+pub mod repository;
+pub mod tables_page;

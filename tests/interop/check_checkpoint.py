@@ -1,0 +1,63 @@
+"""Loads a checkpoint with `transformers` and compares its logits with those envace computed.
+
+    python check_checkpoint.py CHECKPOINT LOGITS [--tolerance 1e-4]
+
+CHECKPOINT is a folder in Hugging Face layout, such as `<store>/checkpoints/<digest>`. LOGITS is a JSON file made by
+
+    cargo run --release -p envace-model --example logits -- CHECKPOINT LOGITS
+
+with the keys `text` (what was encoded), `token_ids` (how envace encoded it) and `logits` (one list a token: the logits
+of the token after it). Checked are: the tensors of the file are those the architecture has, the tokenizer gives the
+same ids, and no logit differs by more than the tolerance when both sides compute in 32-bit floats.
+
+Exit code 0: the same. 1: not the same. 2: a file is missing or not what it should be.
+"""
+
+import argparse
+import json
+import sys
+
+import torch
+import transformers
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("checkpoint", metavar="CHECKPOINT")
+    parser.add_argument("logits", metavar="LOGITS")
+    parser.add_argument("--tolerance", type=float, default=1e-4)
+    arguments = parser.parse_args()
+    try:
+        with open(arguments.logits, encoding="utf-8") as file:
+            ours = json.load(file)
+        text, token_ids, logits = ours["text"], ours["token_ids"], torch.tensor(ours["logits"], dtype=torch.float32)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.checkpoint)
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            arguments.checkpoint, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+
+    wrong = [f"{key}: {sorted(report[key])}" for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if report[key]]
+    their_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if their_ids != token_ids:
+        wrong.append(f"token ids: transformers {their_ids}, envace {token_ids}")
+    with torch.no_grad():
+        theirs = model.eval()(torch.tensor([token_ids])).logits[0]
+    if theirs.shape != logits.shape:
+        wrong.append(f"shape of the logits: transformers {tuple(theirs.shape)}, envace {tuple(logits.shape)}")
+    else:
+        difference = (theirs - logits).abs().max().item()
+        largest = theirs.abs().max().item()
+        print(f"{len(token_ids)} tokens, largest logit {largest:.3f}, largest difference {difference:.2e}")
+        if not difference <= arguments.tolerance:
+            wrong.append(f"largest difference {difference:.2e}, allowed {arguments.tolerance:.0e}")
+    for line in wrong:
+        print(line, file=sys.stderr)
+    print("not the same" if wrong else "transformers and envace agree")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
