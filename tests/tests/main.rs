@@ -1,0 +1,14 @@
+//! The one test binary of the whole; `README.md` says what belongs in which module.
+
+#[cfg(test)]
+mod commands;
+#[cfg(test)]
+mod defects_page;
+#[cfg(test)]
+mod dependencies;
+#[cfg(test)]
+mod docs;
+#[cfg(test)]
+mod sources;
+#[cfg(test)]
+mod tables;
