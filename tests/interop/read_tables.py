@@ -11,7 +11,7 @@ each taking `run`, `stage`, `step` and `attempt` from the folders, must agree on
 - the sum of every column of numbers or booleans (to 1e-9 of the sum of the absolute values), and the number of
   characters of every column of text.
 
-Exit code 0: all agree. 1: they do not, or a table cannot be read. 2: there is no such store.
+Exit code 0: all agree. 1: they do not, a table cannot be read, or it is none of envace's. 2: there is no such store.
 """
 
 import argparse
@@ -164,9 +164,10 @@ def main():
         print(f"{name:14} {n_files} files, {len(first[1])} outputs, {n_rows} rows, {len(first[0])} columns")
     if n_read == 0:
         wrong.append("the store holds no table")
+    sys.stdout.flush()
     for line in wrong:
         print(line, file=sys.stderr)
-    print("readers disagree" if wrong else f"pyarrow, DuckDB and Polars agree on {n_read} tables")
+    print(f"{len(wrong)} problems" if wrong else f"pyarrow, DuckDB and Polars agree on {n_read} tables")
     return 1 if wrong else 0
 
 

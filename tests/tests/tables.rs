@@ -1,6 +1,7 @@
 //! What holds for every table.
 
 use envace_schemas::Table;
+use envace_tests::repository;
 
 /// Columns that a reader of Hive partitions takes from the folders.
 const FOLDERS: &[&str] = &["run", "stage", "step", "attempt"];
@@ -17,6 +18,14 @@ fn no_column_is_named_like_a_folder() {
             );
         }
     }
+}
+
+#[test]
+fn readers_of_other_languages_read_every_table() {
+    let script = fs_err::read_to_string(repository::root().join("tests/interop/read_tables.py")).unwrap();
+    let list = script.split_once("TABLES = [").and_then(|(_, rest)| rest.split_once(']')).unwrap().0;
+    let names: Vec<_> = list.split('"').skip(1).step_by(2).collect();
+    assert_eq!(names, Table::ALL.iter().map(|table| table.name()).collect::<Vec<_>>());
 }
 
 #[test]
