@@ -6,5 +6,6 @@
 //! is held to, bit for bit.
 
 pub mod advantage;
+pub mod loss;
 pub mod schedule;
 pub mod seeds;
