@@ -82,8 +82,28 @@ pub enum GraderKind {
         /// JSON pointer into the response.
         path: String,
     },
-    /// Every call of the user turn names a tool of the task and fits its schema.
+    /// Every call of the user turn names a tool of the task and fits its schema; none is malformed. A user turn
+    /// without calls passes.
     CallsValid,
+    /// The user turn holds at least one well-formed call, of whatever tool.
+    CallMade,
+}
+
+impl GraderKind {
+    /// The tag of the kind in JSON: what verdicts call it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Calls { .. } => "calls",
+            Self::Branch { .. } => "branch",
+            Self::ReplyBranch { .. } => "reply_branch",
+            Self::ReplyContains { .. } => "reply_contains",
+            Self::ReplyEquals { .. } => "reply_equals",
+            Self::ReplyNumber { .. } => "reply_number",
+            Self::ReplyConsistent { .. } => "reply_consistent",
+            Self::CallsValid => "calls_valid",
+            Self::CallMade => "call_made",
+        }
+    }
 }
 
 /// One case of a [`GraderKind::Branch`].
@@ -178,6 +198,8 @@ pub struct ExpectedCall {
 pub enum Argument {
     /// Equal to this value; numbers by value, texts without case and without space at the ends.
     Is(Value),
+    /// Equal to this value, texts byte for byte.
+    Exactly(Value),
     /// Equal to one of these.
     OneOf(Vec<Value>),
     /// Left out, or equal to one of these; an empty list accepts anything.

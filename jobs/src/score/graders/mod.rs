@@ -1,0 +1,210 @@
+//! The verifiable graders: what a trajectory did, held against what its task declares.
+
+mod expected;
+mod matching;
+mod reply;
+mod seen;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+use envace_schemas::tables::{MessageRow, TrajectoryRow, VerdictRow};
+use serde::{Deserialize, Serialize};
+
+use self::expected::{Expectation, Ledger};
+use self::matching::match_calls;
+use self::reply::grade_reply;
+use self::seen::{SeenTurn, seen_turns};
+use super::{CallFault, CallOrder, GraderKind, GraderSpec, ToolSchemas};
+use crate::task::Task;
+
+/// Reasons to end a trajectory that are not the actor's doing: what they cut off is ungraded, never failed.
+const NOT_ITS_FAULT: &[&str] = &["rehearsal_failed"];
+
+/// What becomes of an item that rests on a response whose shape the task does not foresee, such as an error
+/// where a value was to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unforeseen {
+    /// It is ungraded: who only copies values is not to blame for there being none.
+    #[default]
+    Ungraded,
+    /// It has failed, for both roles.
+    Failed,
+}
+
+/// Grades the trajectories of one task.
+#[derive(Debug)]
+pub struct Grader<'t> {
+    task: &'t Task,
+    schemas: ToolSchemas,
+    unforeseen: Unforeseen,
+}
+
+impl<'t> Grader<'t> {
+    /// Prepares to grade trajectories of `task`: compiles the schemas of its tools.
+    pub fn new(task: &'t Task) -> Self {
+        Self { task, schemas: ToolSchemas::new(&task.tools), unforeseen: Unforeseen::default() }
+    }
+
+    /// Sets what becomes of items that rest on a response of unforeseen shape.
+    #[must_use]
+    pub fn with_unforeseen(mut self, unforeseen: Unforeseen) -> Self {
+        self.unforeseen = unforeseen;
+        self
+    }
+
+    /// One verdict for each item of the task, in the order of the table's grain.
+    ///
+    /// `messages` is the transcript of `trajectory`, in order. A user turn that the trajectory never reached has
+    /// failed, because a reward is the mean over all scripted user turns; and one that was cut off is graded as
+    /// far as it went. Where something other than the actor stopped the trajectory, both are ungraded. Indices of
+    /// calls in reasons are 0-based among the well-formed calls of the user turn.
+    pub fn grade(&self, trajectory: &TrajectoryRow, messages: &[MessageRow]) -> Vec<VerdictRow> {
+        let seen = seen_turns(messages, self.task.n_user_turns());
+        let n_reached = usize::try_from(trajectory.n_user_turns).unwrap_or_default();
+        let is_excused = NOT_ITS_FAULT.contains(&trajectory.end_reason.as_str());
+        // The last user turn begun is the one that was cut off.
+        let n_whole =
+            if is_excused && trajectory.is_partial { n_reached.saturating_sub(1) } else { n_reached };
+        let mut verdicts = match &seen {
+            Ok(seen) => {
+                let ledger = Ledger::new(seen, &self.task.graders, self.unforeseen);
+                self.verdicts(trajectory, |spec| {
+                    if is_excused && spec.user_turn >= n_whole {
+                        return Outcome::ungraded(format!("cut off: {}", trajectory.end_reason));
+                    }
+                    if spec.user_turn >= n_reached {
+                        return Outcome::failed("user turn not reached");
+                    }
+                    let partial = trajectory.is_partial && spec.user_turn + 1 == n_reached;
+                    self.outcome(&ledger, spec, seen.get(spec.user_turn), partial)
+                })
+            }
+            Err(reason) => self.verdicts(trajectory, |_| Outcome::ungraded(reason.clone())),
+        };
+        verdicts.sort_by(|a, b| (a.user_turn, &a.grader, &a.item).cmp(&(b.user_turn, &b.grader, &b.item)));
+        verdicts
+    }
+
+    /// Whether the required items of `user_turn` all pass, given the transcript up to its end: what decides
+    /// during a rollout whether the next scripted user message is sent.
+    pub fn gate_is_open(&self, messages: &[MessageRow], user_turn: usize) -> bool {
+        let Ok(seen) = seen_turns(messages, self.task.n_user_turns()) else { return false };
+        let ledger = Ledger::new(&seen, &self.task.graders, self.unforeseen);
+        let mut required =
+            self.task.graders.iter().filter(|spec| spec.is_required && spec.user_turn == user_turn);
+        required.all(|spec| self.outcome(&ledger, spec, seen.get(user_turn), false).is_passed == Some(true))
+    }
+
+    fn verdicts(
+        &self,
+        trajectory: &TrajectoryRow,
+        outcome: impl Fn(&'t GraderSpec) -> Outcome,
+    ) -> Vec<VerdictRow> {
+        let verdict = |spec: &'t GraderSpec| {
+            let Outcome { is_passed, reason } = outcome(spec);
+            VerdictRow {
+                task_id: trajectory.task_id.clone(),
+                sample: trajectory.sample,
+                user_turn: i32::try_from(spec.user_turn).unwrap_or(i32::MAX),
+                grader: spec.kind.name().to_owned(),
+                item: spec.item.clone(),
+                is_passed,
+                reason,
+                weight: spec.weight,
+                is_required: spec.is_required,
+                request_hash: None,
+            }
+        };
+        self.task.graders.iter().map(verdict).collect()
+    }
+
+    fn outcome<'a>(
+        &self,
+        ledger: &Ledger<'a>,
+        spec: &'a GraderSpec,
+        turn: Option<&SeenTurn>,
+        is_partial: bool,
+    ) -> Outcome
+    where
+        't: 'a,
+    {
+        let Some(turn) = turn else { return Outcome::failed("user turn not reached") };
+        let reply = turn.reply.as_deref().filter(|_| !is_partial);
+        if let Some(outcome) = grade_reply(ledger, &self.task.graders, spec, reply) {
+            return outcome;
+        }
+        match &spec.kind {
+            GraderKind::CallsValid => self.calls_valid(turn),
+            GraderKind::CallMade if turn.calls.is_empty() => Outcome::failed("no call was made"),
+            GraderKind::CallMade => Outcome::passed(),
+            kind => match ledger.expectation(spec.user_turn, kind) {
+                Expectation::Calls(expected) => {
+                    match_calls(ledger, spec.user_turn, expected.calls, order_of(kind))
+                }
+                Expectation::Undecided(outcome) => outcome,
+                Expectation::None => Outcome::ungraded("no such grader"),
+            },
+        }
+    }
+
+    fn calls_valid(&self, turn: &SeenTurn) -> Outcome {
+        if let Some(reason) = turn.refused.first() {
+            return Outcome::failed(reason.clone());
+        }
+        let mut outcome = Outcome::passed();
+        for (index, call) in turn.calls.iter().enumerate() {
+            match self.schemas.check(&call.name, &call.arguments) {
+                Ok(()) => {}
+                Err(CallFault::NoSuchTool) => {
+                    return Outcome::failed(format!("call {index}: no tool is called `{}`", call.name));
+                }
+                Err(CallFault::Arguments(reason)) => {
+                    return Outcome::failed(format!("call {index}: {reason}"));
+                }
+                Err(CallFault::Schema(reason)) => {
+                    outcome =
+                        Outcome::ungraded(format!("schema of tool `{}` is broken: {reason}", call.name));
+                }
+            }
+        }
+        outcome
+    }
+}
+
+/// Grades one trajectory; see [`Grader::grade`], which is quicker for several of one task.
+pub fn grade(task: &Task, trajectory: &TrajectoryRow, messages: &[MessageRow]) -> Vec<VerdictRow> {
+    Grader::new(task).grade(trajectory, messages)
+}
+
+fn order_of(kind: &GraderKind) -> CallOrder {
+    match kind {
+        GraderKind::Calls { order, .. } | GraderKind::Branch { order, .. } => *order,
+        _ => CallOrder::Subset,
+    }
+}
+
+/// The verdict on one item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Outcome {
+    /// `None`: ungraded.
+    is_passed: Option<bool>,
+    /// `None`: passed.
+    reason: Option<String>,
+}
+
+impl Outcome {
+    fn passed() -> Self {
+        Self { is_passed: Some(true), reason: None }
+    }
+
+    fn failed(reason: impl Into<String>) -> Self {
+        Self { is_passed: Some(false), reason: Some(reason.into()) }
+    }
+
+    fn ungraded(reason: impl Into<String>) -> Self {
+        Self { is_passed: None, reason: Some(reason.into()) }
+    }
+}
