@@ -1,0 +1,136 @@
+//! The bundled executable world: a small service desk, the tasks made from it, and the check of what came out.
+//!
+//! A task is a function of (seed, split, index). Its recorded dialogue is made by a scripted policy whose calls
+//! are really executed; its graders demand no recorded value where a response may be imagined. Training never
+//! calls the world; evaluation executes the calls of the policy and compares the final state and the replies.
+//!
+//! Splits, with the names of [`names`] and the six families of tasks:
+//! - `train`: user messages of a family name nothing that is reserved for it (one name in six of each list).
+//! - `held_out`: user messages of a family name only what is reserved for it, so no task, and no pairing of a
+//!   family with something that is asked about, occurs in `train`. Each name is seen in training, with other
+//!   families and in responses.
+//! - `drift`: all names, but tools, arguments and responses have another face, see [`Api::Drift`].
+
+mod api;
+mod cases;
+mod check;
+mod draws;
+mod families;
+pub mod names;
+mod scene;
+mod state;
+#[cfg(test)]
+mod tests;
+mod tools;
+
+use std::fmt;
+use std::str::FromStr;
+
+use envace_schemas::tables::TaskRow;
+use serde::Serialize;
+use serde_json::Value;
+
+pub use api::Api;
+pub use check::{CheckReport, World, WorldError};
+pub use state::{Device, Difference, Order, State, Ticket};
+
+use check::WorldColumn;
+use draws::Draws;
+use families::Family;
+use scene::Scene;
+
+/// What the service desk is told: the system message of every task.
+pub const RULES: &str = "You are the service desk. Look up before you act. \
+    Cancel only an open order, else open a ticket about return. \
+    Refund at most 50 and only to the buyer, above it open a ticket about refund. \
+    Reset or move a device only for its owner. \
+    Escalate a ticket of high priority or about a device of someone else.";
+
+/// Part of the set of tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Split {
+    /// What is trained on.
+    Train,
+    /// Things that a family was never asked about in training.
+    HeldOut,
+    /// An unfamiliar API.
+    Drift,
+}
+
+impl Split {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Train, Self::HeldOut, Self::Drift];
+
+    /// Its name in the `split` column.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::HeldOut => "held_out",
+            Self::Drift => "drift",
+        }
+    }
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Split {
+    type Err = WorldError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|split| split.name() == text)
+            .ok_or_else(|| WorldError::UnknownSplit { split: text.to_owned() })
+    }
+}
+
+/// Task `index` of `split` in the set made from `seed`. Families take turns.
+pub fn generate(seed: u64, split: Split, index: u64) -> TaskRow {
+    let families = Family::ALL;
+    let family = families[(index % families.len() as u64) as usize];
+    let mut scene = Scene::new(Draws::new(seed, split, index), split, family);
+    family.play(&mut scene);
+
+    let world = WorldColumn {
+        api: scene.api(),
+        initial: scene.initial.clone(),
+        expected: scene.state.clone(),
+        replies: scene.replies.clone(),
+    };
+    let mut row = TaskRow {
+        task_id: format!("{split}-{seed}-{index:06}"),
+        split: split.name().to_owned(),
+        family: Some(family.name().to_owned()),
+        source: format!("world:{seed}"),
+        opening: text(&scene.messages.get(..2).unwrap_or_default()),
+        tools: text(&scene.schemas()),
+        later_user_turns: text(&scene.later_user_turns),
+        recorded_calls: text(&scene.recorded_calls),
+        transcript: Some(text(&scene.messages)),
+        graders: text(&scene.graders),
+        checklist: None,
+        world: Some(text(&world)),
+        task_hash: String::new(),
+    };
+    row.task_hash = crate::task::task_hash(&row);
+    row
+}
+
+/// The first `n` tasks of each split in `counts`, in that order.
+pub fn tasks(seed: u64, counts: &[(Split, u64)]) -> Vec<TaskRow> {
+    counts.iter().flat_map(|(split, n)| (0..*n).map(move |index| generate(seed, *split, index))).collect()
+}
+
+/// The function schemas of all tools as tasks of `split` declare them.
+pub fn tool_schemas(split: Split) -> Vec<Value> {
+    Api::of(split).schemas()
+}
+
+/// JSON text of a value all of whose keys are texts, which cannot fail.
+fn text<T: Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
