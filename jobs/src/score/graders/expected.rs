@@ -61,6 +61,8 @@ pub(super) enum Slot {
 enum Lookup<'b> {
     Candidates(&'b [Candidates]),
     Slots(&'b [Slot]),
+    /// Nowhere: a reference may lead to anything.
+    Anything,
 }
 
 /// What a reference to a value of a response leads to.
@@ -196,6 +198,11 @@ impl<'a> Ledger<'a> {
         self.fit(user_turn, expected, made, Lookup::Slots(slots))
     }
 
+    /// Whether `made` could be the call `expected` of `user_turn`, whatever the references in it lead to.
+    pub(super) fn could_fit(&self, user_turn: usize, expected: &ExpectedCall, made: &SeenCall) -> bool {
+        self.fit(user_turn, expected, made, Lookup::Anything).is_ok()
+    }
+
     /// Why `expected` rests on a response that cannot be used, if it does.
     pub(super) fn unknown(
         &self,
@@ -266,6 +273,9 @@ impl<'a> Ledger<'a> {
             Argument::OneOf(values) => one_of(values, false),
             Argument::Optional(values) if found.is_none() || values.is_empty() => Ok(()),
             Argument::Optional(values) => one_of(values, false),
+            Argument::From { .. } if matches!(lookup, Lookup::Anything) => {
+                found.map(|_| ()).ok_or_else(|| "is missing".to_owned())
+            }
             Argument::From { call, user_turn: other, path } => {
                 let values = match self.source(user_turn, *call, *other, path, lookup) {
                     Source::Values(values) => values,
@@ -303,6 +313,7 @@ impl<'a> Ledger<'a> {
         }
         let empty = || Source::NotMade(format!("expected call {call} was not made"));
         match lookup {
+            Lookup::Anything => empty(),
             Lookup::Candidates(candidates) => candidates
                 .get(call)
                 .map_or_else(empty, |candidates| self.value_of(user_turn, candidates, call, path)),

@@ -37,7 +37,7 @@ pub(super) fn match_calls(
             reason.unwrap_or_else(|| "the calls can be matched in too many ways".to_owned()),
         );
     }
-    if strict.gave_up {
+    if strict.gave_up && strict.is_possible() {
         return Outcome::ungraded("the calls can be matched in too many ways");
     }
     strict.why_not_full()
@@ -109,6 +109,21 @@ impl<'l, 'a> Search<'l, 'a> {
 
     fn is_full(&self) -> bool {
         n_filled(&self.best) == self.expected.len()
+    }
+
+    /// Whether enough calls were made that have the right names and constants.
+    fn is_possible(&self) -> bool {
+        let edges: Vec<(usize, Vec<usize>)> = self
+            .expected
+            .iter()
+            .enumerate()
+            .map(|(index, call)| {
+                let places = self.made.iter().enumerate();
+                let places = places.filter(|(_, made)| self.ledger.could_fit(self.user_turn, call, made));
+                (index, places.map(|(place, _)| place).collect())
+            })
+            .collect();
+        maximum_matching(&edges, self.made.len()).len() == self.expected.len()
     }
 
     fn is_done(&self) -> bool {

@@ -158,6 +158,9 @@ struct Parts {
 pub(super) fn row(text: &str, library: &Library, options: &ImportOptions) -> Result<TaskRow, String> {
     let prompt: Prompt = serde_json::from_str(text).map_err(|error| json_reason("not a prompt", &error))?;
     let category = category(&prompt.id)?.to_owned();
+    if category.starts_with("memory") || category.starts_with("web_search") {
+        return Err(format!("agentic categories are not taken: {category}"));
+    }
     let answer = match &library.answers {
         _ if has_no_answers(&category) => None,
         None => None,

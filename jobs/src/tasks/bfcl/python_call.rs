@@ -4,6 +4,8 @@ use serde_json::{Map, Number, Value};
 
 /// Lists and dicts within one another, at most.
 const MAX_DEPTH: usize = 32;
+/// Longest text shown in a reason, in characters.
+const SHOWN_CHARS: usize = 100;
 
 /// A call in Python.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,9 +21,10 @@ pub(super) struct PythonCall {
 /// Reads one call whose arguments are literals; a tuple becomes a list.
 pub(super) fn parse_call(text: &str) -> Result<PythonCall, String> {
     let mut parser = Parser { text, place: 0 };
-    let call =
-        parser.call().map_err(|reason| format!("{reason} at character {}: {text}", parser.characters()))?;
-    Ok(call)
+    parser.call().map_err(|reason| {
+        let shown: String = text.chars().take(SHOWN_CHARS).collect();
+        format!("{reason} at character {}: {shown}", parser.characters())
+    })
 }
 
 struct Parser<'t> {
