@@ -6,7 +6,7 @@ mod spec;
 mod spec_check;
 mod tool_schemas;
 
-pub use graders::{Grader, Unforeseen, grade};
+pub use graders::{GradeOptions, Grader, PartialUserTurn, Unforeseen, grade, passes_gate};
 pub use spec::{
     Argument, BranchCase, CallOrder, Condition, ExpectedCall, GraderKind, GraderSpec, ReplyCase,
     ResponseValue, ValueTest,

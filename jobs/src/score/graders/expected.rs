@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
+use super::conditions::passes;
 use super::seen::{Response, SeenCall, SeenTurn};
 use super::values::{same, shown};
 use super::{Outcome, Unforeseen};
-use crate::score::{Argument, BranchCase, Condition, ExpectedCall, GraderKind, GraderSpec, ValueTest};
+use crate::score::{Argument, BranchCase, Condition, ExpectedCall, GraderKind, GraderSpec};
 
 /// The calls expected in a user turn.
 #[derive(Debug)]
@@ -173,8 +174,10 @@ impl<'a> Ledger<'a> {
                 None => Holds::NotMade(format!("call of `{name}` was not made")),
             };
         };
-        let Response::Json(response) = &call.response else {
-            return Holds::Unknown(no_response(name, &call.response));
+        let response = match &call.response {
+            Response::Json(response) => response,
+            Response::Missing => return Holds::NotMade(unanswered(name)),
+            _ => return Holds::Unknown(no_json(name)),
         };
         let value = response.pointer(&condition.path);
         if passes(&condition.test, value) {
@@ -367,8 +370,9 @@ impl<'a> Ledger<'a> {
             (None, None) => {
                 Source::NotMade(format!("expected call {call} of user turn {user_turn} was not made"))
             }
+            (Some(call), _) if call.response == Response::Missing => Source::NotMade(unanswered(&call.name)),
             (Some(call), _) if !matches!(call.response, Response::Json(_)) => {
-                Source::Unknown(no_response(&call.name, &call.response))
+                Source::Unknown(no_json(&call.name))
             }
             (Some(call), _) => {
                 let reason = format!("the response of `{}` has nothing at `{path}`", call.name);
@@ -388,25 +392,14 @@ enum Holds {
     Unknown(String),
 }
 
-fn passes(test: &ValueTest, value: Option<&Value>) -> bool {
-    let number = value.and_then(Value::as_f64);
-    match test {
-        ValueTest::Is(expected) => value.is_some_and(|value| same(value, expected, false)),
-        ValueTest::IsNot(expected) => value.is_some_and(|value| !same(value, expected, false)),
-        ValueTest::OneOf(expected) => {
-            value.is_some_and(|value| expected.iter().any(|expected| same(value, expected, false)))
-        }
-        ValueTest::AtMost(limit) => number.is_some_and(|number| number <= *limit),
-        ValueTest::Above(limit) => number.is_some_and(|number| number > *limit),
-        ValueTest::Exists(expected) => value.is_some() == *expected,
-    }
+/// Where a response is missing the trajectory was cut off there; that is the actor's doing, or else the user turn
+/// is not graded at all.
+fn unanswered(name: &str) -> String {
+    format!("`{name}` got no response")
 }
 
-fn no_response(name: &str, response: &Response) -> String {
-    match response {
-        Response::Text => format!("the response of `{name}` is no JSON"),
-        _ => format!("`{name}` got no response"),
-    }
+fn no_json(name: &str) -> String {
+    format!("the response of `{name}` is no JSON")
 }
 
 fn mismatch<'v>(found: &Value, expected: impl Iterator<Item = &'v Value>) -> String {

@@ -1,5 +1,6 @@
 //! The verifiable graders: what a trajectory did, held against what its task declares.
 
+mod conditions;
 mod expected;
 mod matching;
 mod reply;
@@ -20,7 +21,18 @@ use super::{CallFault, CallOrder, GraderKind, GraderSpec, ToolSchemas};
 use crate::task::Task;
 
 /// Reasons to end a trajectory that are not the actor's doing: what they cut off is ungraded, never failed.
-const NOT_ITS_FAULT: &[&str] = &["rehearsal_failed"];
+const NOT_ITS_FAULT: &[&str] = &["rehearsal_failed", "aborted"];
+
+/// How verifiable graders treat what is not clear-cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GradeOptions {
+    /// What becomes of an item that rests on a response of a shape the task does not foresee. Default:
+    /// `ungraded`.
+    pub unforeseen_response: Unforeseen,
+    /// What becomes of the items of a user turn that was cut off by the actor's own doing. Default: `graded`.
+    pub partial_user_turn: PartialUserTurn,
+}
 
 /// What becomes of an item that rests on a response whose shape the task does not foresee, such as an error
 /// where a value was to be.
@@ -34,25 +46,29 @@ pub enum Unforeseen {
     Failed,
 }
 
+/// What becomes of the items of a user turn that ended before its final reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PartialUserTurn {
+    /// They are graded as far as it went.
+    #[default]
+    Graded,
+    /// They have failed, whatever was done: the reference does not judge such a user turn.
+    Failed,
+}
+
 /// Grades the trajectories of one task.
 #[derive(Debug)]
 pub struct Grader<'t> {
     task: &'t Task,
     schemas: ToolSchemas,
-    unforeseen: Unforeseen,
+    options: GradeOptions,
 }
 
 impl<'t> Grader<'t> {
     /// Prepares to grade trajectories of `task`: compiles the schemas of its tools.
-    pub fn new(task: &'t Task) -> Self {
-        Self { task, schemas: ToolSchemas::new(&task.tools), unforeseen: Unforeseen::default() }
-    }
-
-    /// Sets what becomes of items that rest on a response of unforeseen shape.
-    #[must_use]
-    pub fn with_unforeseen(mut self, unforeseen: Unforeseen) -> Self {
-        self.unforeseen = unforeseen;
-        self
+    pub fn new(task: &'t Task, options: GradeOptions) -> Self {
+        Self { task, schemas: ToolSchemas::new(&task.tools), options }
     }
 
     /// One verdict for each item of the task, in the order of the table's grain.
@@ -70,7 +86,7 @@ impl<'t> Grader<'t> {
             if is_excused && trajectory.is_partial { n_reached.saturating_sub(1) } else { n_reached };
         let mut verdicts = match &seen {
             Ok(seen) => {
-                let ledger = Ledger::new(seen, &self.task.graders, self.unforeseen);
+                let ledger = Ledger::new(seen, &self.task.graders, self.options.unforeseen_response);
                 self.verdicts(trajectory, |spec| {
                     if is_excused && spec.user_turn >= n_whole {
                         return Outcome::ungraded(format!("cut off: {}", trajectory.end_reason));
@@ -79,6 +95,9 @@ impl<'t> Grader<'t> {
                         return Outcome::failed("user turn not reached");
                     }
                     let partial = trajectory.is_partial && spec.user_turn + 1 == n_reached;
+                    if partial && self.options.partial_user_turn == PartialUserTurn::Failed {
+                        return Outcome::failed(format!("user turn cut off: {}", trajectory.end_reason));
+                    }
                     self.outcome(&ledger, spec, seen.get(spec.user_turn), partial)
                 })
             }
@@ -92,7 +111,7 @@ impl<'t> Grader<'t> {
     /// during a rollout whether the next scripted user message is sent.
     pub fn gate_is_open(&self, messages: &[MessageRow], user_turn: usize) -> bool {
         let Ok(seen) = seen_turns(messages, self.task.n_user_turns()) else { return false };
-        let ledger = Ledger::new(&seen, &self.task.graders, self.unforeseen);
+        let ledger = Ledger::new(&seen, &self.task.graders, self.options.unforeseen_response);
         let mut required =
             self.task.graders.iter().filter(|spec| spec.is_required && spec.user_turn == user_turn);
         required.all(|spec| self.outcome(&ledger, spec, seen.get(user_turn), false).is_passed == Some(true))
@@ -174,9 +193,14 @@ impl<'t> Grader<'t> {
     }
 }
 
-/// Grades one trajectory; see [`Grader::grade`], which is quicker for several of one task.
+/// Grades one trajectory by the default options; see [`Grader::grade`], which is quicker for several of one task.
 pub fn grade(task: &Task, trajectory: &TrajectoryRow, messages: &[MessageRow]) -> Vec<VerdictRow> {
-    Grader::new(task).grade(trajectory, messages)
+    Grader::new(task, GradeOptions::default()).grade(trajectory, messages)
+}
+
+/// Whether the gate after `user_turn` is open by the default options; see [`Grader::gate_is_open`].
+pub fn passes_gate(task: &Task, user_turn: usize, messages: &[MessageRow]) -> bool {
+    Grader::new(task, GradeOptions::default()).gate_is_open(messages, user_turn)
 }
 
 fn order_of(kind: &GraderKind) -> CallOrder {

@@ -4,11 +4,12 @@ mod calls;
 mod endings;
 mod properties;
 mod replies;
+mod world;
 
 use envace_schemas::tables::{MessageRow, TaskRow, TrajectoryRow, VerdictRow};
 use serde_json::{Value, json};
 
-use super::{Grader, Unforeseen};
+use super::{GradeOptions, Grader, Unforeseen};
 use crate::task::Task;
 
 /// A task with these graders, over as many user turns as they name.
@@ -155,7 +156,8 @@ pub(super) fn user() -> Transcript {
 
 /// Verdicts of a finished trajectory.
 pub(super) fn verdicts(graders: &Value, transcript: &Transcript) -> Vec<VerdictRow> {
-    Grader::new(&task(graders)).grade(&transcript.trajectory("finished", false), &transcript.messages)
+    Grader::new(&task(graders), GradeOptions::default())
+        .grade(&transcript.trajectory("finished", false), &transcript.messages)
 }
 
 /// A verdict as text: `yes`, `no: reason` or `null: reason`.
@@ -183,6 +185,7 @@ pub(super) fn one_unforeseen_fails(grader: &Value, transcript: &Transcript) -> S
     let mut spec = json!({"item": "x", "user_turn": 0, "weight": 1});
     spec.as_object_mut().unwrap().extend(grader.as_object().unwrap().clone());
     let task = task(&json!([spec]));
-    let grader = Grader::new(&task).with_unforeseen(Unforeseen::Failed);
+    let options = GradeOptions { unforeseen_response: Unforeseen::Failed, ..GradeOptions::default() };
+    let grader = Grader::new(&task, options);
     shown(&grader.grade(&transcript.trajectory("finished", false), &transcript.messages)[0])
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Transcript, shown, task, user};
-use crate::score::{Grader, grade};
+use crate::score::{GradeOptions, Grader, PartialUserTurn, grade, passes_gate};
 
 /// Over three user turns: calls of `get`, required, and a reply with `ok`.
 fn graders() -> Value {
@@ -101,6 +101,18 @@ fn every_item_has_a_verdict_whatever_the_end() {
 }
 
 #[test]
+fn a_user_turn_that_was_cut_off_may_fail_as_a_whole() {
+    let transcript = good(good(user()).reply("ok").user());
+    let task = task(&graders());
+    let options = GradeOptions { partial_user_turn: PartialUserTurn::Failed, ..GradeOptions::default() };
+    let grader = Grader::new(&task, options);
+    let verdicts = grader.grade(&transcript.trajectory("malformed_calls", true), &transcript.messages);
+    let verdicts: Vec<String> = verdicts.iter().map(shown).collect();
+    let cut_off = "no: user turn cut off: malformed_calls";
+    assert_eq!(verdicts[..5], ["yes", "yes", cut_off, cut_off, "no: user turn not reached"]);
+}
+
+#[test]
 fn rows_say_what_the_item_declares() {
     let transcript = good(user()).reply("no");
     let task = task(&graders());
@@ -131,10 +143,11 @@ fn rows_that_contradict_each_other_are_ungraded() {
 #[test]
 fn the_gate_opens_when_all_required_items_pass() {
     let task = task(&graders());
-    let grader = Grader::new(&task);
+    let grader = Grader::new(&task, GradeOptions::default());
     let transcript = good(user()).reply("not what was to be said");
     assert!(grader.gate_is_open(&transcript.messages, 0));
     let next = transcript.user().reply("ok");
     assert!(!grader.gate_is_open(&next.messages, 1));
+    assert!(!passes_gate(&task, 1, &next.messages));
     assert!(grader.gate_is_open(&next.messages, 0));
 }

@@ -1,0 +1,160 @@
+//! The `score` stage: grades the trajectories of a step and rewards them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use envace_pipeline::{Execution, InputRef, Plan, StageOutput, StageSpec};
+use envace_schemas::tables::{JudgeCallRow, MessageRow, RewardRow, TrajectoryRow, VerdictRow};
+use envace_schemas::{Decimal, Table, batches_of, rows_of};
+use envace_sql::{OnRehearsalFailed, OnUngraded, QuerySession, RewardsParams, queries};
+
+use super::Grader;
+use crate::config::{self, ScoreConfig};
+use crate::context::{RunContext, StageOutcome, section};
+use crate::error::JobError;
+use crate::task::Task;
+
+/// What the stage reads and writes.
+pub const SPEC: StageSpec = StageSpec {
+    name: "score",
+    version: 1,
+    inputs: &[Table::Tasks, Table::Trajectories, Table::Messages],
+    outputs: &[Table::Verdicts, Table::JudgeCalls, Table::Rewards],
+    queries: &[queries::REWARDS],
+    config: "score",
+};
+
+/// Plans the stage.
+///
+/// # Errors
+/// [`JobError`] if the rollout is missing, or the step was made from something else.
+pub async fn plan(ctx: &RunContext, step: u64) -> Result<(Plan, StageOutput), JobError> {
+    let rollout = ctx.output("rollout", step).await?;
+    let (tasks, _) = ctx.tasks().await?;
+    let inputs = vec![
+        tasks,
+        InputRef::table(rollout.manifest(), Table::Trajectories)?,
+        InputRef::table(rollout.manifest(), Table::Messages)?,
+    ];
+    let config = section("score", &ctx.config.score)?;
+    let n_parts = rollout.n_parts(Table::Trajectories)? as usize;
+    Ok((ctx.plan(&SPEC, step, config, inputs, None, n_parts).await?, rollout))
+}
+
+/// Runs the stage, or reuses its output.
+///
+/// # Errors
+/// As [`plan`], and whatever fails on the way.
+pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> {
+    let (plan, rollout) = plan(ctx, step).await?;
+    if let Some(manifest) = plan.reused() {
+        return Ok(StageOutcome::Reused(manifest.clone()));
+    }
+    let execution = Execution::new(&ctx.store, plan);
+    execute(ctx, &rollout, &execution).await?;
+    Ok(StageOutcome::Made(execution.commit().await?))
+}
+
+/// Grades the missing parts into `execution`.
+///
+/// # Errors
+/// [`JobError::Refused`] if more trajectories than allowed are ungraded; whatever fails on the way.
+pub async fn execute(ctx: &RunContext, rollout: &StageOutput, execution: &Execution) -> Result<(), JobError> {
+    let (_, tasks) = ctx.tasks().await?;
+    let tasks: BTreeMap<&str, &Arc<Task>> = tasks.iter().map(|task| (task.id(), task)).collect();
+    let (mut n_rewards, mut ungraded) = (0_usize, BTreeMap::<String, usize>::new());
+    for part in execution.missing_parts().await? {
+        let trajectories: Vec<TrajectoryRow> = rollout.read(part).await?;
+        let messages: Vec<MessageRow> = rollout.read(part).await?;
+        let verdicts = verdicts(&tasks, &trajectories, &messages)?;
+        let rewards = rewards(ctx, &ctx.config.score, &trajectories, &verdicts).await?;
+        for reward in rewards.iter().filter(|reward| reward.role == "actor") {
+            n_rewards += 1;
+            if reward.reward.is_none() {
+                let reason = reward.ungraded_reason.clone().unwrap_or_default();
+                *ungraded.entry(reason).or_default() += 1;
+            }
+        }
+        execution.write(part, &verdicts).await?;
+        execution.write::<JudgeCallRow>(part, &[]).await?;
+        execution.write(part, &rewards).await?;
+        execution.finish_part(part).await?;
+    }
+    check_coverage(n_rewards, &ungraded, ctx.config.score.max_ungraded_share)
+}
+
+/// The verdicts on some trajectories, in the order of the table.
+///
+/// # Errors
+/// [`JobError::Refused`] if a trajectory is of no known task.
+pub fn verdicts(
+    tasks: &BTreeMap<&str, &Arc<Task>>,
+    trajectories: &[TrajectoryRow],
+    messages: &[MessageRow],
+) -> Result<Vec<VerdictRow>, JobError> {
+    let mut verdicts = Vec::new();
+    let mut graders: BTreeMap<&str, Grader<'_>> = BTreeMap::new();
+    for trajectory in trajectories {
+        let task = tasks.get(trajectory.task_id.as_str()).ok_or_else(|| {
+            JobError::refused(
+                format!("trajectory of a task that is not in the set: {}", trajectory.task_id),
+                "the task set was changed after the rollout; run the rollout again as a new attempt",
+            )
+        })?;
+        let grader = graders.entry(task.id()).or_insert_with(|| Grader::new(task));
+        let own = messages_of(messages, trajectory);
+        verdicts.extend(grader.grade(trajectory, own));
+    }
+    Ok(verdicts)
+}
+
+/// The messages of one trajectory; those of a part are sorted by it.
+pub fn messages_of<'a>(messages: &'a [MessageRow], trajectory: &TrajectoryRow) -> &'a [MessageRow] {
+    let key = (trajectory.task_id.as_str(), trajectory.sample);
+    let of = |message: &MessageRow| (message.task_id.as_str(), message.sample) < key;
+    let start = messages.partition_point(of);
+    let rest = messages.get(start..).unwrap_or_default();
+    let len = rest.partition_point(|message| (message.task_id.as_str(), message.sample) == key);
+    rest.get(..len).unwrap_or_default()
+}
+
+/// Runs the reward query.
+///
+/// # Errors
+/// [`JobError::Sql`] if the query fails, or a replaced one makes another table.
+pub async fn rewards(
+    ctx: &RunContext,
+    config: &ScoreConfig,
+    trajectories: &[TrajectoryRow],
+    verdicts: &[VerdictRow],
+) -> Result<Vec<RewardRow>, JobError> {
+    let params = RewardsParams {
+        on_ungraded: match config.on_ungraded {
+            config::OnUngraded::Null => OnUngraded::Null,
+            config::OnUngraded::Skip => OnUngraded::Skip,
+        },
+        on_rehearsal_failed: match config.on_rehearsal_failed {
+            config::OnRehearsalFailed::Null => OnRehearsalFailed::Null,
+            config::OnRehearsalFailed::Score => OnRehearsalFailed::Score,
+        },
+    };
+    let inputs =
+        [(Table::Trajectories, batches_of(trajectories)?), (Table::Verdicts, batches_of(verdicts)?)];
+    let query = ctx.query(queries::REWARDS);
+    let batches = QuerySession::default()
+        .run_query(queries::REWARDS.name, &query, &inputs, &params.to_params(), Table::Rewards)
+        .await?;
+    Ok(rows_of(&batches)?)
+}
+
+fn check_coverage(n_rewards: usize, ungraded: &BTreeMap<String, usize>, allowed: Decimal) -> Result<(), JobError> {
+    let n_ungraded: usize = ungraded.values().sum();
+    if n_rewards == 0 || n_ungraded as f64 / n_rewards as f64 <= allowed.to_f64() {
+        return Ok(());
+    }
+    let reasons: Vec<String> = ungraded.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
+    Err(JobError::refused(
+        format!("{n_ungraded} of {n_rewards} trajectories are ungraded ({})", reasons.join(", ")),
+        format!("`score.max_ungraded_share` allows {allowed}; see `verdicts` of a smaller step for the reasons"),
+    ))
+}
