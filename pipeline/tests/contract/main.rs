@@ -1,0 +1,9 @@
+//! The stage contract as a stage meets it: plans, commits, kills, races, hand-made attempts, checkpoints.
+
+mod checkpoints;
+mod commits;
+mod faults;
+mod hand_made;
+mod history;
+mod plans;
+mod support;
