@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use envace_pipeline::{Execution, InputRef, Plan, StageOutput, StageSpec};
 use envace_schemas::tables::{JudgeCallRow, MessageRow, RewardRow, TrajectoryRow, VerdictRow};
-use envace_schemas::{Decimal, Table, batches_of, rows_of};
-use envace_sql::{OnRehearsalFailed, OnUngraded, QuerySession, RewardsParams, queries};
+use envace_schemas::{Table, batches_of, rows_of};
+use envace_sql::{QuerySession, queries};
 
 use super::Grader;
-use crate::config::{self, ScoreConfig};
+use crate::config::ScoreConfig;
 use crate::context::{RunContext, StageOutcome, section};
 use crate::error::JobError;
 use crate::task::Task;
@@ -128,28 +128,18 @@ pub async fn rewards(
     trajectories: &[TrajectoryRow],
     verdicts: &[VerdictRow],
 ) -> Result<Vec<RewardRow>, JobError> {
-    let params = RewardsParams {
-        on_ungraded: match config.on_ungraded {
-            config::OnUngraded::Null => OnUngraded::Null,
-            config::OnUngraded::Skip => OnUngraded::Skip,
-        },
-        on_rehearsal_failed: match config.on_rehearsal_failed {
-            config::OnRehearsalFailed::Null => OnRehearsalFailed::Null,
-            config::OnRehearsalFailed::Score => OnRehearsalFailed::Score,
-        },
-    };
     let inputs =
         [(Table::Trajectories, batches_of(trajectories)?), (Table::Verdicts, batches_of(verdicts)?)];
     let query = ctx.query(queries::REWARDS);
     let batches = QuerySession::default()
-        .run_query(queries::REWARDS.name, &query, &inputs, &params.to_params(), Table::Rewards)
+        .run_query(queries::REWARDS.name, &query, &inputs, &config.params().to_params(), Table::Rewards)
         .await?;
     Ok(rows_of(&batches)?)
 }
 
-fn check_coverage(n_rewards: usize, ungraded: &BTreeMap<String, usize>, allowed: Decimal) -> Result<(), JobError> {
+fn check_coverage(n_rewards: usize, ungraded: &BTreeMap<String, usize>, allowed: f64) -> Result<(), JobError> {
     let n_ungraded: usize = ungraded.values().sum();
-    if n_rewards == 0 || n_ungraded as f64 / n_rewards as f64 <= allowed.to_f64() {
+    if n_rewards == 0 || n_ungraded as f64 / n_rewards as f64 <= allowed {
         return Ok(());
     }
     let reasons: Vec<String> = ungraded.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
