@@ -1,7 +1,7 @@
 //! Advantages: hand-worked groups, and properties of all groups.
 
 use envace_grpo::advantage::{
-    Advantage, Baseline, Generation, Malformed, Role, Rules, Weighting, advantages,
+    Advantage, Baseline, Generation, Malfunction, Role, Rules, Weighting, advantages,
 };
 use proptest::prelude::*;
 
@@ -103,7 +103,7 @@ proptest! {
     #[test]
     fn order_does_not_matter(group in group(), seed: u64, scale: bool) {
         let scale = scale.then_some(1e-6);
-        let rules = Rules { scale, malformed: Malformed::Trajectory, ..Rules::default() };
+        let rules = Rules { scale, malfunction: Malfunction::Trajectory, ..Rules::default() };
         let rows = rows_of(&group);
         let found = advantages(&rows, &rules).unwrap();
         let mut order: Vec<usize> = (0..rows.len()).collect();

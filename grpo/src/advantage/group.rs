@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::rules::{Baseline, Exclusion, Malformed, Role, Rules, Singleton, Weighting, ZeroVariance};
+use super::rules::{Baseline, Exclusion, Malfunction, Role, Rules, Singleton, Weighting, ZeroVariance};
 
 /// Billionths in one unit of reward.
 const UNIT: i128 = 1_000_000_000;
@@ -147,8 +147,8 @@ impl Votes {
 /// Its reward with penalties, whether or not it becomes a member.
 fn shaped_reward(generation: &Generation<'_>, rules: &Rules) -> Option<i64> {
     let is_malfunction = generation.role == Role::Rehearsal && generation.is_malformed;
-    match rules.malformed {
-        Malformed::Reward(reward) if is_malfunction => Some(reward),
+    match rules.malfunction {
+        Malfunction::Reward(reward) if is_malfunction => Some(reward),
         _ => {
             let penalty = if generation.is_blank { rules.blank_penalty } else { 0 };
             generation.reward.map(|reward| reward - penalty)
@@ -163,7 +163,7 @@ fn member_reward(generation: &Generation<'_>, rules: &Rules) -> Result<i64, Excl
         Err(Exclusion::BeyondGate)
     } else if generation.n_tokens == 0 {
         Err(Exclusion::NoTokens)
-    } else if is_malfunction && rules.malformed == Malformed::Exclude {
+    } else if is_malfunction && rules.malfunction == Malfunction::Exclude {
         Err(Exclusion::Malfunction)
     } else {
         shaped_reward(generation, rules).ok_or(Exclusion::Ungraded)

@@ -7,4 +7,4 @@ mod group;
 mod rules;
 
 pub use group::{Advantage, AdvantageError, Generation, advantages};
-pub use rules::{Baseline, Exclusion, Malformed, Role, Rules, Singleton, Weighting, ZeroVariance};
+pub use rules::{Baseline, Exclusion, Malfunction, Role, Rules, Singleton, Weighting, ZeroVariance};

@@ -54,7 +54,7 @@ pub enum ZeroVariance {
 
 /// What a rehearsal generation that broke its output format is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Malformed {
+pub enum Malfunction {
     /// A reward of its own, in billionths, even where its trajectory has none: the format is learned, and
     /// nobody else is punished. It enters the rehearsal baseline.
     Reward(i64),
@@ -80,9 +80,9 @@ pub struct Rules {
     /// The rule for equal members.
     pub zero_variance: ZeroVariance,
     /// The rule for malformed rehearsal output.
-    pub malformed: Malformed,
+    pub malfunction: Malfunction,
     /// Taken, in billionths, from the reward of a generation without visible text; it enters the baseline. Not
-    /// taken from the reward that [`Malformed::Reward`] gives.
+    /// taken from the reward that [`Malfunction::Reward`] gives.
     pub blank_penalty: i64,
 }
 
@@ -94,7 +94,7 @@ impl Default for Rules {
             scale: None,
             singleton: Singleton::Zero,
             zero_variance: ZeroVariance::Keep,
-            malformed: Malformed::Reward(0),
+            malfunction: Malfunction::Reward(0),
             blank_penalty: 0,
         }
     }
@@ -107,7 +107,7 @@ pub enum Exclusion {
     BeyondGate,
     /// No token was sampled, so there is nothing to train.
     NoTokens,
-    /// It broke its format, and [`Malformed::Exclude`] holds.
+    /// It broke its format, and [`Malfunction::Exclude`] holds.
     Malfunction,
     /// Its trajectory has no reward for its role.
     Ungraded,

@@ -4,7 +4,7 @@
 // in billionths; `B` is one.
 
 use envace_grpo::advantage::{
-    Baseline, Exclusion, Generation, Malformed, Role, Rules, Singleton, Weighting, ZeroVariance,
+    Baseline, Exclusion, Generation, Malfunction, Role, Rules, Singleton, Weighting, ZeroVariance,
 };
 
 /// One reward unit in billionths.
@@ -221,7 +221,7 @@ pub fn cases() -> Vec<Case> {
         },
         Case {
             name: "its own reward, -1/2, stands where the trajectory has none; mean (1 - 1/2) / 2",
-            rules: Rules { malformed: Malformed::Reward(-B / 2), ..default },
+            rules: Rules { malfunction: Malfunction::Reward(-B / 2), ..default },
             rows: vec![
                 (rehearsal(0, B), centered(B, 0.25, 2, 0.75)),
                 (
@@ -235,7 +235,7 @@ pub fn cases() -> Vec<Case> {
         },
         Case {
             name: "malformed rehearsal output excluded; a malformed actor output is an ordinary member",
-            rules: Rules { malformed: Malformed::Exclude, ..default },
+            rules: Rules { malfunction: Malfunction::Exclude, ..default },
             rows: vec![
                 (rehearsal(0, B), centered(B, 0.5, 2, 0.5)),
                 (rehearsal(1, 0), centered(0, 0.5, 2, -0.5)),
@@ -249,7 +249,7 @@ pub fn cases() -> Vec<Case> {
         },
         Case {
             name: "malformed rehearsal output with its trajectory's reward: mean (1 + 1 + 0 + 0) / 4",
-            rules: Rules { malformed: Malformed::Trajectory, ..default },
+            rules: Rules { malfunction: Malfunction::Trajectory, ..default },
             rows: vec![
                 (rehearsal(0, B), centered(B, 0.5, 4, 0.5)),
                 (Generation { is_malformed: true, ..rehearsal(0, B) }, centered(B, 0.5, 4, 0.5)),
@@ -280,12 +280,18 @@ pub fn cases() -> Vec<Case> {
             ],
         },
         Case {
-            name: "and so is a negative one: (-1 - 1 + 0) / 3 = -0.666666667",
-            rules: by_trajectory,
+            name: "and so is a negative one: (0 - 1 - 1) / 3 = -0.666666667",
+            rules: Rules { blank_penalty: B, ..by_trajectory },
             rows: vec![
-                (actor(0, -B), centered(-B, -666_666_667.0 / 2e9, 2, -1_333_333_333.0 / 2e9)),
-                (actor(0, -B), centered(-B, -666_666_667.0 / 2e9, 2, -1_333_333_333.0 / 2e9)),
                 (actor(0, 0), centered(0, -666_666_667.0 / 2e9, 2, 666_666_667.0 / 2e9)),
+                (
+                    Generation { is_blank: true, ..actor(0, 0) },
+                    centered(-B, -666_666_667.0 / 2e9, 2, -1_333_333_333.0 / 2e9),
+                ),
+                (
+                    Generation { is_blank: true, ..actor(0, 0) },
+                    centered(-B, -666_666_667.0 / 2e9, 2, -1_333_333_333.0 / 2e9),
+                ),
                 (actor(1, 0), centered(0, -666_666_667.0 / 2e9, 2, 666_666_667.0 / 2e9)),
             ],
         },

@@ -1,0 +1,208 @@
+//! The parameters of the queries, typed. Their defaults are those of the method with its known faults repaired.
+
+use datafusion::scalar::ScalarValue;
+use envace_schemas::Decimal;
+use serde::{Deserialize, Serialize};
+
+/// A parameter of a query: its name without the dollar sign, and its value.
+pub type Param = (&'static str, ScalarValue);
+
+macro_rules! choice {
+    ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum $name {
+            $($(#[$variant_meta])* $variant,)*
+        }
+
+        impl $name {
+            /// As written in a configuration and in SQL.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+choice! {
+    /// What happens to an item that could not be graded.
+    OnUngraded {
+        /// The trajectory has no reward.
+        #[default]
+        Null = "null",
+        /// The item is left out of its user turn, unless later user turns hang on it.
+        Skip = "skip",
+    }
+}
+
+choice! {
+    /// What a trajectory is worth that ended because the rehearsal role failed twice at one call.
+    OnRehearsalFailed {
+        /// It has no reward: that was not the actor's fault.
+        #[default]
+        Null = "null",
+        /// What it earned until then; the rest counts as failed.
+        Score = "score",
+    }
+}
+
+choice! {
+    /// What has one vote in a baseline.
+    Weighting {
+        /// Every generation: long trajectories weigh more.
+        #[default]
+        Generation = "generation",
+        /// Every trajectory, with the mean reward of its generations of the role.
+        Trajectory = "trajectory",
+    }
+}
+
+choice! {
+    /// Which members of a (group, role) a generation is compared with.
+    Baseline {
+        /// All of them.
+        #[default]
+        Mean = "mean",
+        /// Those of the other trajectories.
+        LeaveOneOut = "leave_one_out",
+    }
+}
+
+choice! {
+    /// What becomes of a generation with nothing to be compared with.
+    SingletonRule {
+        /// Its advantage is 0.
+        #[default]
+        Zero = "zero",
+        /// It is excluded.
+        Exclude = "exclude",
+        /// Its advantage is its reward.
+        Raw = "raw",
+    }
+}
+
+choice! {
+    /// What becomes of a (group, role) whose members all have one reward.
+    ZeroVarianceRule {
+        /// Its advantages are 0.
+        #[default]
+        Keep = "keep",
+        /// It is excluded.
+        Exclude = "exclude",
+    }
+}
+
+choice! {
+    /// What rehearsal output is worth that broke its format.
+    MalfunctionRule {
+        /// A reward of its own.
+        #[default]
+        Reward = "reward",
+        /// Nothing: it is excluded.
+        Exclude = "exclude",
+        /// The reward of its trajectory.
+        Trajectory = "trajectory",
+    }
+}
+
+/// Parameters of [`queries::REWARDS`](crate::queries::REWARDS).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RewardParams {
+    /// What happens to an item that could not be graded.
+    pub on_ungraded: OnUngraded,
+    /// What a trajectory is worth that the rehearsal role cut short.
+    pub on_rehearsal_failed: OnRehearsalFailed,
+}
+
+impl RewardParams {
+    /// As the query takes them.
+    pub fn to_params(&self) -> Vec<Param> {
+        vec![
+            ("on_ungraded", text(self.on_ungraded.name())),
+            ("on_rehearsal_failed", text(self.on_rehearsal_failed.name())),
+        ]
+    }
+}
+
+/// Parameters of [`queries::ADVANTAGES`](crate::queries::ADVANTAGES).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdvantageParams {
+    /// What has one vote in a baseline.
+    pub weighting: Weighting,
+    /// Which members a generation is compared with.
+    pub baseline: Baseline,
+    /// Whether the difference is divided by the sample deviation of its (group, role).
+    pub scale: bool,
+    /// Added to that deviation, in reward units.
+    pub epsilon: f64,
+    /// The rule for a generation with nothing to be compared with.
+    pub singleton: SingletonRule,
+    /// The rule for members of one reward.
+    pub zero_variance: ZeroVarianceRule,
+    /// The rule for rehearsal output that broke its format.
+    pub malfunction: MalfunctionRule,
+    /// Its reward under the rule `reward`.
+    pub malfunction_reward: Decimal,
+    /// Taken from the reward of a generation without visible text.
+    pub blank_penalty: Decimal,
+}
+
+impl Default for AdvantageParams {
+    fn default() -> Self {
+        Self {
+            weighting: Weighting::default(),
+            baseline: Baseline::default(),
+            scale: false,
+            epsilon: 1e-6,
+            singleton: SingletonRule::default(),
+            zero_variance: ZeroVarianceRule::default(),
+            malfunction: MalfunctionRule::default(),
+            malfunction_reward: Decimal::ZERO,
+            blank_penalty: Decimal::ZERO,
+        }
+    }
+}
+
+impl AdvantageParams {
+    /// As the query takes them.
+    pub fn to_params(&self) -> Vec<Param> {
+        vec![
+            ("weighting", text(self.weighting.name())),
+            ("baseline", text(self.baseline.name())),
+            ("scale", ScalarValue::Boolean(Some(self.scale))),
+            ("epsilon", ScalarValue::Float64(Some(self.epsilon))),
+            ("singleton", text(self.singleton.name())),
+            ("zero_variance", text(self.zero_variance.name())),
+            ("malfunction", text(self.malfunction.name())),
+            ("malfunction_reward", decimal(self.malfunction_reward)),
+            ("blank_penalty", decimal(self.blank_penalty)),
+        ]
+    }
+}
+
+/// Parameters of [`queries::EVALUATIONS`](crate::queries::EVALUATIONS).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EvaluationParams {
+    /// Name of the collection of tasks.
+    pub suite: String,
+    /// Digest of the weights that acted.
+    pub checkpoint: String,
+}
+
+impl EvaluationParams {
+    /// As the query takes them.
+    pub fn to_params(&self) -> Vec<Param> {
+        vec![("suite", text(&self.suite)), ("checkpoint", text(&self.checkpoint))]
+    }
+}
+
+fn text(text: &str) -> ScalarValue {
+    ScalarValue::LargeUtf8(Some(text.to_owned()))
+}
+
+fn decimal(value: Decimal) -> ScalarValue {
+    ScalarValue::Decimal128(Some(i128::from(value.scaled())), Decimal::PRECISION, Decimal::SCALE)
+}

@@ -1,0 +1,255 @@
+//! `rewards.sql` on hand-worked trajectories.
+
+use crate::common::{block_on, decimal, rows, table_of, trajectory, verdict};
+use envace_schemas::tables::{RewardRow, TrajectoryRow, VerdictRow};
+use envace_sql::{OnRehearsalFailed, OnUngraded, RewardParams, queries};
+
+/// One item: user turn, weight, required, passed.
+type Item = (i32, &'static str, bool, Option<bool>);
+
+/// One trajectory, and the actor's row.
+struct Case {
+    name: &'static str,
+    /// User turns begun, and of the script.
+    user_turns: (i32, i32),
+    items: &'static [Item],
+    reward: Option<&'static str>,
+    reason: Option<&'static str>,
+    is_success: Option<bool>,
+    /// Graded items, items, kept user turns.
+    counts: (i64, i64, i64),
+}
+
+const PASS: Option<bool> = Some(true);
+const FAIL: Option<bool> = Some(false);
+
+const CASES: &[Case] = &[
+    Case {
+        name: "all passed",
+        user_turns: (1, 1),
+        items: &[(0, "0.4", true, PASS), (0, "0.6", false, PASS)],
+        reward: Some("1"),
+        reason: None,
+        is_success: Some(true),
+        counts: (2, 2, 1),
+    },
+    Case {
+        name: "an optional item failed: 0.4, and still a success",
+        user_turns: (1, 1),
+        items: &[(0, "0.4", true, PASS), (0, "0.6", false, FAIL)],
+        reward: Some("0.4"),
+        reason: None,
+        is_success: Some(true),
+        counts: (2, 2, 1),
+    },
+    Case {
+        name: "none is required, so all are: no success",
+        user_turns: (1, 1),
+        items: &[(0, "0.4", false, PASS), (0, "0.6", false, FAIL)],
+        reward: Some("0.4"),
+        reason: None,
+        is_success: Some(false),
+        counts: (2, 2, 1),
+    },
+    Case {
+        name: "a required item of user turn 0 failed: user turn 1 is dropped, (0.3 + 0) / 2",
+        user_turns: (2, 2),
+        items: &[(0, "0.7", true, FAIL), (0, "0.3", false, PASS), (1, "1", false, PASS)],
+        reward: Some("0.15"),
+        reason: None,
+        is_success: Some(false),
+        counts: (2, 2, 1),
+    },
+    Case {
+        name: "an ungraded item beyond the gate does not matter",
+        user_turns: (2, 2),
+        items: &[(0, "1", true, FAIL), (1, "1", false, None)],
+        reward: Some("0"),
+        reason: None,
+        is_success: Some(false),
+        counts: (1, 1, 1),
+    },
+    Case {
+        name: "stopped by itself in user turn 0 of 3, no rows for the others: 1 / 3",
+        user_turns: (1, 3),
+        items: &[(0, "1", true, PASS)],
+        reward: Some("0.333333333"),
+        reason: None,
+        is_success: Some(false),
+        counts: (1, 1, 1),
+    },
+    Case {
+        name: "the same with failed rows for the next; 2 / 3 is rounded up",
+        user_turns: (2, 3),
+        items: &[(0, "1", true, PASS), (1, "1", true, PASS), (2, "1", true, FAIL)],
+        reward: Some("0.666666667"),
+        reason: None,
+        is_success: Some(false),
+        counts: (3, 3, 2),
+    },
+    Case {
+        name: "weights that do not sum to 1 are shares: 1 / 3 of user turn 0, 1 of 1, over 2",
+        user_turns: (2, 2),
+        items: &[(0, "1", false, PASS), (0, "2", false, FAIL), (1, "5", false, PASS)],
+        // (0.333333333 + 1) / 2 = 0.6666666665, half away from zero.
+        reward: Some("0.666666667"),
+        reason: None,
+        is_success: Some(false),
+        counts: (3, 3, 2),
+    },
+    Case {
+        name: "an ungraded item: no reward",
+        user_turns: (1, 1),
+        items: &[(0, "0.5", true, PASS), (0, "0.5", false, None)],
+        reward: None,
+        reason: Some("ungraded_item"),
+        is_success: Some(true),
+        counts: (1, 2, 1),
+    },
+    Case {
+        name: "an ungraded required item: success is not known either",
+        user_turns: (2, 2),
+        items: &[(0, "0.5", true, None), (0, "0.5", false, PASS), (1, "1", true, PASS)],
+        reward: None,
+        reason: Some("ungraded_item"),
+        is_success: None,
+        counts: (1, 2, 1),
+    },
+    Case {
+        name: "no items at all",
+        user_turns: (1, 1),
+        items: &[],
+        reward: None,
+        reason: Some("no_items"),
+        is_success: None,
+        counts: (0, 0, 1),
+    },
+    Case {
+        name: "items of no weight",
+        user_turns: (1, 1),
+        items: &[(0, "0", false, PASS)],
+        reward: None,
+        reason: Some("no_weight"),
+        is_success: Some(true),
+        counts: (1, 1, 1),
+    },
+];
+
+fn verdicts_of(sample: i32, items: &[Item]) -> Vec<VerdictRow> {
+    let items =
+        items.iter().enumerate().map(|(index, (user_turn, weight, is_required, is_passed))| VerdictRow {
+            is_required: *is_required,
+            ..verdict(sample, *user_turn, &format!("i{index}"), weight, *is_passed)
+        });
+    items.collect()
+}
+
+fn rewards(trajectories: &[TrajectoryRow], verdicts: &[VerdictRow], params: RewardParams) -> Vec<RewardRow> {
+    let inputs = [table_of(trajectories), table_of(verdicts)];
+    block_on(rows(queries::REWARDS, &inputs, &params.to_params(), 3)).unwrap()
+}
+
+#[test]
+fn rewards_are_the_hand_worked_ones() {
+    // All cases are trajectories of one table, so that none sees another's items.
+    let mut trajectories = Vec::new();
+    let mut verdicts = Vec::new();
+    for (sample, case) in CASES.iter().enumerate() {
+        let sample = sample as i32;
+        trajectories.push(trajectory("t", sample, case.user_turns.0, case.user_turns.1));
+        verdicts.extend(verdicts_of(sample, case.items));
+    }
+    let found = rewards(&trajectories, &verdicts, RewardParams::default());
+    assert_eq!(found.len(), CASES.len());
+    for (row, case) in found.iter().zip(CASES) {
+        let counts = (row.n_graded, row.n_items, row.n_kept_user_turns);
+        let found = (row.reward, row.ungraded_reason.as_deref(), row.is_success, counts);
+        let expected = (case.reward.map(decimal), case.reason, case.is_success, case.counts);
+        assert_eq!(found, expected, "{}", case.name);
+        assert_eq!(row.role, "actor");
+        assert_eq!(row.n_scripted_user_turns, i64::from(case.user_turns.1));
+    }
+}
+
+/// With `skip`: reward, reason.
+#[test]
+fn skipped_items_leave_their_user_turn() {
+    let cases: &[(&str, (i32, i32), &[Item], Option<&str>, Option<&str>)] = &[
+        (
+            "0.3 of the graded 0.4",
+            (1, 1),
+            &[(0, "0.3", false, PASS), (0, "0.1", false, FAIL), (0, "0.6", false, None)],
+            Some("0.75"),
+            None,
+        ),
+        (
+            "a required one in the last user turn gates nothing",
+            (1, 1),
+            &[(0, "0.5", true, None), (0, "0.5", false, PASS)],
+            Some("1"),
+            None,
+        ),
+        (
+            "but in an earlier one it does",
+            (2, 2),
+            &[(0, "0.5", true, None), (0, "0.5", false, PASS), (1, "1", false, PASS)],
+            None,
+            Some("ungraded_gate"),
+        ),
+        (
+            "unless another one has failed there",
+            (2, 2),
+            &[(0, "0.5", true, None), (0, "0.5", true, FAIL), (1, "1", false, PASS)],
+            Some("0"),
+            None,
+        ),
+        (
+            "nothing graded in a user turn",
+            (2, 2),
+            &[(0, "1", false, PASS), (1, "1", false, None)],
+            None,
+            Some("ungraded_item"),
+        ),
+    ];
+    let params = RewardParams { on_ungraded: OnUngraded::Skip, ..RewardParams::default() };
+    for (name, user_turns, items, reward, reason) in cases {
+        let found =
+            rewards(&[trajectory("t", 0, user_turns.0, user_turns.1)], &verdicts_of(0, items), params);
+        assert_eq!(found[0].reward, reward.map(decimal), "{name}");
+        assert_eq!(found[0].ungraded_reason.as_deref(), *reason, "{name}");
+    }
+}
+
+#[test]
+fn a_failed_rehearsal_is_not_the_actors_fault() {
+    let failed = |sample| TrajectoryRow {
+        end_reason: "rehearsal_failed".to_owned(),
+        n_rehearsals: 2,
+        ..trajectory("t", sample, 2, 3)
+    };
+    let mut verdicts = verdicts_of(0, &[(0, "1", true, PASS), (1, "1", true, None), (2, "1", true, None)]);
+    // A required item had failed before: what came after is dropped, the failure too.
+    verdicts.extend(verdicts_of(1, &[(0, "0.5", true, FAIL), (0, "0.5", false, PASS), (1, "1", true, None)]));
+    let found = rewards(&[failed(0), failed(1)], &verdicts, RewardParams::default());
+    let shown: Vec<_> = found
+        .iter()
+        .map(|row| {
+            (row.sample, row.role.as_str(), row.reward, row.ungraded_reason.as_deref(), row.is_success)
+        })
+        .collect();
+    let sixth = Some(decimal("0.166666667"));
+    assert_eq!(
+        shown,
+        [
+            (0, "actor", None, Some("rehearsal_failed"), None),
+            (0, "rehearsal", None, Some("rehearsal_failed"), None),
+            (1, "actor", sixth, None, Some(false)),
+            (1, "rehearsal", sixth, None, Some(false)),
+        ]
+    );
+    let params = RewardParams { on_rehearsal_failed: OnRehearsalFailed::Score, ..RewardParams::default() };
+    let found = rewards(&[failed(0)], &verdicts, params);
+    // User turn 0 of 3 counts, the others have failed.
+    assert_eq!(found[0].reward, Some(decimal("0.333333333")));
+    assert_eq!((found[0].ungraded_reason.as_deref(), found[0].is_success), (None, Some(false)));
+}
