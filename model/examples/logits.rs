@@ -1,0 +1,44 @@
+//! Writes the logits of a model folder for one text, to be compared with another program's.
+//!
+//! ```text
+//! cargo run --release -p envace-model --example logits -- MODEL OUT.json [TEXT]
+//! ```
+//!
+//! The JSON has the keys `text`, `token_ids`, and `logits`: one list for each token, the logits of the token after
+//! it, in nats. Each float has the digits that read back as the same 32 bits.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::Path;
+
+use candle_core::Device;
+use envace_model::chat::Tokenizer;
+use envace_model::{CacheRow, KvCache, Model};
+use serde_json::{Value, json};
+
+const TEXT: &str = "<|im_start|>user\nIs order 4711 still open? Größe: XL 🙂<|im_end|>\n<|im_start|>assistant\n\
+                    <tool_call>\n{\"name\": \"find_order\", \"arguments\": {\"id\": 4711, \"tags\": []}}\n</tool_call>";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (model, out, text) = match arguments.as_slice() {
+        [model, out] => (model, out, TEXT),
+        [model, out, text] => (model, out, text.as_str()),
+        _ => return Err("usage: logits MODEL OUT.json [TEXT]".into()),
+    };
+    let folder = Path::new(model);
+    let model = Model::load(folder, &Device::Cpu)?;
+    let token_ids = Tokenizer::load(folder)?.encode(text)?;
+    let rows: Vec<_> = (0..token_ids.len()).map(|position| CacheRow { slot: 0, position }).collect();
+    let hidden = model.forward_cached(&token_ids, &rows, &mut KvCache::new(model.config(), 1))?;
+    let logits: Vec<Vec<f32>> = model.logits(&hidden)?.to_vec2()?;
+
+    let written = BTreeMap::from([
+        ("text", Value::from(text)),
+        ("token_ids", json!(token_ids)),
+        // Through `f32` text, not `f64`: `0.1` stays `0.1`.
+        ("logits", serde_json::from_str(&serde_json::to_string(&logits)?)?),
+    ]);
+    fs_err::write(out, serde_json::to_string(&written)?)?;
+    Ok(())
+}
