@@ -106,9 +106,9 @@ mod tests {
         };
         // Sequence 0 holds user turns 0 and 1, sequence 1 a rehearsal in user turn 0, sequence 2 one in turn 1.
         let generations = [
-            generation(0, 0, 10, 5),
-            generation(1, 0, 30, 4),
             generation(0, 0, 20, 6),
+            generation(1, 0, 30, 4),
+            generation(0, 0, 10, 5),
             generation(0, 1, 40, 7),
             generation(2, 1, 8, 9),
         ];

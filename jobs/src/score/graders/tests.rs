@@ -113,7 +113,7 @@ impl Transcript {
     /// An actor message whose call could not be read, and the report of it.
     pub(super) fn malformed(mut self, code: &str) -> Self {
         self.turns += 1;
-        self.push("assistant", "actor", "<tool_call>oops").error_code = Some(code.to_owned());
+        self.push("assistant", "actor", "<tool_call>oops");
         self.push("tool", "envace", r#"{"error":{}}"#).error_code = Some(code.to_owned());
         self
     }

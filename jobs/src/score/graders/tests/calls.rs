@@ -265,6 +265,15 @@ fn a_branch_follows_the_response() {
             then(r#"{"error":1}"#, "create", json!({})),
             "null: no case applies: `/open` in the response of `find` is missing",
         ),
+        (
+            "looked at twice: the first answer decides",
+            user()
+                .calls(&[("find", json!({}), closed)])
+                .calls(&[("find", json!({}), open)])
+                .calls(&[("create", json!({}), "{}")])
+                .reply("done"),
+            "no: call 1: is `find`, expected `create`",
+        ),
         ("not looked at", user().reply("done"), "no: call of `find` was not made"),
         ("no response", user().calls(&[("find", json!({}), "")]), "no: `find` got no response"),
     ];
