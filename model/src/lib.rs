@@ -1,5 +1,25 @@
 //! Weights and tokens: transformer, tokenizer, chat template, generation engine, optimizer, checkpoints.
 //!
 //! This crate knows nothing of tables, stages or roles.
+//!
+//! On the CPU a sequence's numbers have the same bits whatever it is computed with: alone or in any batch,
+//! prefilled at once or token by token, sampled or trained, on one thread or several. The logprob of a sampled
+//! token is therefore the policy logprob of the trainer, exactly, as long as both take it from [`LogSoftmax`].
 
 pub mod chat;
+mod checkpoint;
+mod config;
+pub mod engine;
+mod error;
+pub mod init;
+mod kernels;
+mod ops;
+mod train;
+mod transformer;
+mod weights;
+
+pub use config::{CONFIG_FILE, Family, ModelConfig, RopeScaling};
+pub use error::{Cause, ModelError};
+pub use kernels::LogSoftmax;
+pub use train::{AdamW, ApplyReport, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions};
+pub use transformer::{CacheRow, KvCache, Model};

@@ -1,0 +1,184 @@
+//! Everything that can go wrong in this crate.
+
+use std::path::PathBuf;
+
+/// What a boxed cause looks like; the crates it comes from have no common error type.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a model, a tokenizer, a template, an engine or a trainer could not do what was asked.
+///
+/// `Display` says what failed and where; the cause is only in `source`. What to do next is in
+/// [`ModelError::hint`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// A file could not be read. The cause names the path too.
+    #[error("cannot read `{}`", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file could not be written.
+    #[error("cannot write `{}`", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file is not what its name says: broken JSON, a truncated or corrupt tensor file, an unknown template syntax.
+    #[error("`{}` is not a valid {kind} file", .path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What it should have been, such as `JSON` or `safetensors`.
+        kind: &'static str,
+        /// The parser's reason.
+        #[source]
+        source: Cause,
+    },
+    /// A key of a configuration file is missing or has the wrong type or an impossible value.
+    #[error("key `{key}` in `{}` {problem}", .path.display())]
+    ConfigKey {
+        /// The file.
+        path: PathBuf,
+        /// The key, dotted where it is nested.
+        key: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A key of a configuration file asks for something this crate does not implement.
+    #[error("key `{key}` in `{}` has an unsupported value: {value}", .path.display())]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// The key, dotted where it is nested.
+        key: String,
+        /// The value as JSON.
+        value: String,
+    },
+    /// A tensor that the configuration asks for is in no weight file.
+    #[error("tensor `{name}` is missing in `{}`", .path.display())]
+    MissingTensor {
+        /// The weight file or the index.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+    },
+    /// A weight file holds a tensor that the configuration does not know.
+    #[error("tensor `{name}` in `{}` does not belong to this architecture", .path.display())]
+    ExtraTensor {
+        /// The weight file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+    },
+    /// A tensor has another shape than the configuration asks for.
+    #[error("tensor `{name}` in `{}` has shape {found:?}, expected {expected:?}", .path.display())]
+    TensorShape {
+        /// The weight file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its shape.
+        found: Vec<usize>,
+        /// The shape that follows from the configuration.
+        expected: Vec<usize>,
+    },
+    /// A tensor is stored in a number format that cannot be used.
+    #[error("tensor `{name}` in `{}` is stored as {found}, expected {expected}", .path.display())]
+    TensorDtype {
+        /// The weight file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its format.
+        found: String,
+        /// What would do.
+        expected: String,
+    },
+    /// A tensor holds a value that is not a finite number.
+    #[error("tensor `{name}` in `{}` holds a value that is not finite, at element: {index}", .path.display())]
+    NotFinite {
+        /// The weight file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Flat index of the first such element.
+        index: usize,
+    },
+    /// A token id is not in the model's vocabulary.
+    #[error("token id is outside the vocabulary of {vocab_size}: {token_id}")]
+    TokenRange {
+        /// The id.
+        token_id: u32,
+        /// Number of rows of the embedding.
+        vocab_size: usize,
+    },
+    /// A sequence is longer than the model's or the cache's limit.
+    #[error("sequence needs {needed} positions, more than the limit: {limit}")]
+    ContextOverflow {
+        /// Positions asked for.
+        needed: usize,
+        /// Positions there are.
+        limit: usize,
+    },
+    /// An argument that no correct caller passes, such as rows out of order.
+    #[error("{what}")]
+    Invalid {
+        /// What is wrong, with the value last.
+        what: String,
+    },
+    /// The tensor library refused an operation.
+    #[error("computation failed in {what}")]
+    Compute {
+        /// The operation.
+        what: &'static str,
+        /// The library's reason.
+        #[source]
+        source: candle_core::Error,
+    },
+}
+
+impl ModelError {
+    /// What the user can do about it, if anything; printed as `hint: ...`.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::MissingTensor { name, .. } if name == "lm_head.weight" => {
+                Some("set `tie_word_embeddings` to true if the output projection is the embedding".into())
+            }
+            Self::Unsupported { key, .. } if key == "model_type" => {
+                Some("the families are: qwen3, qwen2, llama".into())
+            }
+            Self::Malformed { kind: "safetensors", .. } => {
+                Some("the file may be cut off or a Git LFS pointer: download it again".into())
+            }
+            Self::NotFinite { .. } => Some("the checkpoint is damaged: go back to an earlier one".into()),
+            Self::ContextOverflow { .. } => {
+                Some("shorten the prompt or lower the limit of new tokens".into())
+            }
+            _ => None,
+        }
+    }
+
+    /// An error for [`ModelError::Invalid`].
+    pub(crate) fn invalid(what: impl Into<String>) -> Self {
+        Self::Invalid { what: what.into() }
+    }
+}
+
+/// Adds the name of the operation to an error of the tensor library.
+pub(crate) trait ComputeContext<T> {
+    /// Wraps the error, naming `what` was being computed.
+    fn computing(self, what: &'static str) -> Result<T, ModelError>;
+}
+
+impl<T> ComputeContext<T> for candle_core::Result<T> {
+    fn computing(self, what: &'static str) -> Result<T, ModelError> {
+        self.map_err(|source| ModelError::Compute { what, source })
+    }
+}

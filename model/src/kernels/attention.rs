@@ -1,0 +1,201 @@
+//! Causal attention of a few query rows over the keys and values of one head.
+//!
+//! Keys lie in panels of [`panel_width`] positions, each `head_dim` rows: the scores of a panel are then a product
+//! whose columns are positions. Values lie in rows padded to whole panels. Only the scores of one tile exist at a
+//! time. The result of a query row depends on the row and on the keys and values up to its position, and on
+//! nothing else: the same bits whether it is decoded alone or prefilled among others.
+
+use super::exp::exp;
+use super::product::{Left, Right, Sizes, block_product, panel_width};
+use super::{LANES, sum, vectorized};
+
+/// How heads lie in a row `[queries | keys | values]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeadLayout {
+    pub(crate) n_heads: usize,
+    pub(crate) n_kv_heads: usize,
+    pub(crate) head_dim: usize,
+}
+
+impl HeadLayout {
+    /// Elements of a whole row.
+    pub(crate) fn row_width(&self) -> usize {
+        (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
+    }
+
+    /// Elements of the query part, and of a result row.
+    pub(crate) fn query_width(&self) -> usize {
+        self.n_heads * self.head_dim
+    }
+
+    /// Query heads of one key and value head.
+    pub(crate) fn group(&self) -> usize {
+        self.n_heads / self.n_kv_heads
+    }
+
+    /// Where the key of a head starts in a row.
+    pub(crate) fn key_start(&self, kv_head: usize) -> usize {
+        (self.n_heads + kv_head) * self.head_dim
+    }
+
+    /// Where the value of a head starts in a row.
+    pub(crate) fn value_start(&self, kv_head: usize) -> usize {
+        (self.n_heads + self.n_kv_heads + kv_head) * self.head_dim
+    }
+
+    /// What scores are multiplied with.
+    pub(crate) fn scale(&self) -> f32 {
+        1.0 / (self.head_dim as f32).sqrt()
+    }
+
+    /// Elements of a stored value: `head_dim` rounded up to whole panels.
+    pub(crate) fn value_stride(&self) -> usize {
+        self.head_dim.next_multiple_of(panel_width())
+    }
+}
+
+/// Keys and values of one head of one sequence, as far as they are known.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadKeys<'a> {
+    pub(crate) keys: &'a [f32],
+    pub(crate) values: &'a [f32],
+}
+
+/// Writes the keys of rows at consecutive positions into panels, which must have room.
+///
+/// `vector(i)` is the key at position `first + i`.
+pub(crate) fn append_keys<'a>(
+    panels: &mut [f32],
+    first: usize,
+    head_dim: usize,
+    vectors: impl Iterator<Item = &'a [f32]>,
+) {
+    let nr = panel_width();
+    for (i, vector) in vectors.enumerate() {
+        let position = first + i;
+        let start = position / nr * nr * head_dim + position % nr;
+        for (target, value) in panels[start..].iter_mut().step_by(nr).zip(vector) {
+            *target = *value;
+        }
+    }
+}
+
+/// Writes the values of rows at consecutive positions into padded rows, which must have room.
+pub(crate) fn append_values<'a>(
+    rows: &mut [f32],
+    first: usize,
+    stride: usize,
+    vectors: impl Iterator<Item = &'a [f32]>,
+) {
+    for (vector, target) in vectors.zip(rows[first * stride..].chunks_exact_mut(stride)) {
+        target[..vector.len()].copy_from_slice(vector);
+    }
+}
+
+/// Query rows of one head at consecutive positions, or the heads of one group at one position.
+pub(crate) struct Tile<'a> {
+    /// From the first query's first element on.
+    pub(crate) queries: &'a [f32],
+    /// From one query to the next.
+    pub(crate) stride: usize,
+    /// Number of queries.
+    pub(crate) n_rows: usize,
+    /// Keys that the first query sees.
+    pub(crate) first_length: usize,
+    /// How many more each further query sees: 1, or 0 for heads at one position.
+    pub(crate) step: usize,
+}
+
+/// Attends for a tile; row `i` of the result goes to `out[i * out_stride..]`. `scratch` is only memory to reuse.
+pub(crate) fn attend_tile(
+    tile: &Tile<'_>,
+    head: HeadKeys<'_>,
+    layout: HeadLayout,
+    scratch: &mut Vec<f32>,
+    out: &mut [f32],
+    out_stride: usize,
+) {
+    let nr = panel_width();
+    let Tile { queries, stride, n_rows, first_length, step } = *tile;
+    let n_keys = first_length + (n_rows - 1) * step;
+    let (padded, head_dim, value_width) =
+        (n_keys.next_multiple_of(nr), layout.head_dim, layout.value_stride());
+    scratch.clear();
+    scratch.resize(n_rows * (padded + value_width + 1), 0.0);
+    let (scores, rest) = scratch.split_at_mut(n_rows * padded);
+    let (sums, inverses) = rest.split_at_mut(n_rows * value_width);
+    let left = Left { values: queries, row_stride: stride, depth_stride: 1 };
+    let right = Right::Panels { values: head.keys };
+    block_product(left, right, Sizes { n_rows, depth: head_dim, width: padded }, false, scores, padded);
+    for (i, (row, inverse)) in scores.chunks_exact_mut(padded).zip(inverses.iter_mut()).enumerate() {
+        *inverse = 1.0 / exp_row(row, first_length + i * step, layout.scale());
+    }
+    let right = Right::Rows { values: head.values, stride: value_width };
+    let sizes = Sizes { n_rows, depth: n_keys, width: value_width };
+    block_product(Left::rows(scores, padded), right, sizes, false, sums, value_width);
+    for (i, (row, inverse)) in sums.chunks_exact(value_width).zip(inverses).enumerate() {
+        for (target, value) in out[i * out_stride..][..head_dim].iter_mut().zip(row) {
+            *target = value * *inverse;
+        }
+    }
+}
+
+/// Replaces the first `length` scores by `exp(scale * (score - max))`, the others by zero, and returns their sum.
+///
+/// The length of `row` must be a multiple of 8.
+pub(super) fn exp_row(row: &mut [f32], length: usize, scale: f32) -> f32 {
+    vectorized(exp_row_body, (row, length, scale))
+}
+
+#[inline(always)]
+fn exp_row_body((row, length, scale): (&mut [f32], usize, f32)) -> f32 {
+    let (seen, hidden) = row.split_at_mut(length);
+    hidden.fill(0.0);
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let whole = seen.chunks_exact(LANES);
+    let rest = whole.remainder();
+    for chunk in whole {
+        for lane in 0..LANES {
+            lanes[lane] = if chunk[lane] > lanes[lane] { chunk[lane] } else { lanes[lane] };
+        }
+    }
+    let mut max = f32::NEG_INFINITY;
+    for &x in lanes.iter().chain(rest) {
+        max = if x > max { x } else { max };
+    }
+    for x in seen.iter_mut() {
+        *x = exp((*x - max) * scale);
+    }
+    sum::sum_terms(length, |i| seen[i])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_keys_by_hand() {
+        // Query (1, 0), keys (0, 0) and (sqrt(2) ln 3, 0): scores 0 and ln 3 after the scale 1/sqrt(2), weights 1/4
+        // and 3/4; values (4, 0) and (0, 8) give (1, 6).
+        let layout = HeadLayout { n_heads: 1, n_kv_heads: 1, head_dim: 2 };
+        let nr = panel_width();
+        let mut keys = vec![9.0; nr * 2];
+        let mut values = vec![0.0; 2 * layout.value_stride()];
+        let key = [2.0_f32.sqrt() * 3.0_f32.ln(), 0.0];
+        append_keys(&mut keys, 0, 2, [[0.0, 0.0].as_slice(), key.as_slice()].into_iter());
+        append_values(
+            &mut values,
+            0,
+            layout.value_stride(),
+            [[4.0, 0.0].as_slice(), &[0.0, 8.0]].into_iter(),
+        );
+        let head = HeadKeys { keys: &keys, values: &values };
+        let queries = [1.0, 0.0, 1.0, 0.0];
+        let tile = Tile { queries: &queries, stride: 2, n_rows: 2, first_length: 1, step: 1 };
+        let mut out = [0.0; 4];
+        attend_tile(&tile, head, layout, &mut Vec::new(), &mut out, 2);
+        // The first row sees only the first key.
+        assert_eq!(&out[..2], &[4.0, 0.0]);
+        assert!((out[2] - 1.0).abs() < 1e-5 && (out[3] - 6.0).abs() < 1e-5, "{out:?}");
+    }
+}

@@ -1,0 +1,48 @@
+//! The loops under the operations: plain slices in, plain slices out, one processor.
+//!
+//! Two rules make every result independent of batch, thread count and width of the vector registers:
+//!
+//! - an element of a matrix product is one accumulator, added to in the order of the inner dimension by fused
+//!   multiply-adds, however the matrices are cut into tiles;
+//! - a sum over a row runs in [`LANES`] accumulators by element index modulo [`LANES`], which are then added in a
+//!   fixed tree.
+
+mod adamw;
+mod attention;
+mod attention_backward;
+mod elementwise;
+mod exp;
+mod log_softmax;
+mod norm;
+mod product;
+mod rotary;
+mod sum;
+
+use pulp::{Arch, Simd, WithSimd};
+
+pub(crate) use adamw::{AdamWStep, adamw_step};
+pub(crate) use attention::{HeadKeys, HeadLayout, Tile, append_keys, append_values, attend_tile};
+pub(crate) use attention_backward::{HeadGradients, head_backward};
+pub(crate) use elementwise::{add_rows, add_to, silu_gate, silu_gate_backward};
+pub use log_softmax::LogSoftmax;
+pub(crate) use norm::{rms_norm_backward_rows, rms_norm_rows};
+pub(crate) use product::{Left, Panels, Right, Sizes, panel_width, product};
+pub(crate) use rotary::rotate_rows;
+pub(crate) use sum::{LANES, sum_of_squares};
+
+/// Runs `body` compiled for the widest vectors this processor has.
+///
+/// `body` and what it calls in its loops must be `#[inline(always)]`, or they are compiled for the baseline.
+#[inline]
+fn vectorized<A, R>(body: impl Fn(A) -> R, args: A) -> R {
+    struct Run<F, A>(F, A);
+    impl<F: Fn(A) -> R, A, R> WithSimd for Run<F, A> {
+        type Output = R;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _simd: S) -> R {
+            (self.0)(self.1)
+        }
+    }
+    Arch::new().dispatch(Run(body, args))
+}

@@ -1,0 +1,29 @@
+//! Writing a checkpoint in Hugging Face layout.
+
+use std::path::Path;
+
+use super::trainer::Trainer;
+use crate::checkpoint::{WEIGHTS_FILE, copy_companions, sync_folder};
+use crate::error::ModelError;
+use crate::weights::{OutputTensor, write_safetensors};
+
+impl Trainer {
+    /// Writes a model folder: the weights in the format they were loaded in, and the configuration, tokenizer and
+    /// templates of the folder they came from. The bytes depend on the content alone.
+    ///
+    /// # Errors
+    /// [`ModelError::Write`] and [`ModelError::Read`] on the files.
+    pub fn save(&self, dir: &Path) -> Result<(), ModelError> {
+        fs_err::create_dir_all(dir).map_err(|source| ModelError::Write { path: dir.into(), source })?;
+        let tensors = self.parameters.iter().flat_map(|trained| {
+            trained.parameter.pieces.iter().map(|piece| {
+                let (parameter, values, dtype) =
+                    (&trained.parameter, trained.master.as_slice(), trained.dtype);
+                (piece.name.clone(), OutputTensor { parameter, piece, values, dtype })
+            })
+        });
+        write_safetensors(&dir.join(WEIGHTS_FILE), tensors, ("format", "pt".into()))?;
+        copy_companions(&self.source, dir)?;
+        sync_folder(dir)
+    }
+}

@@ -1,0 +1,14 @@
+//! The decoder: one code path for every family, for sampling and for training.
+
+mod cache;
+mod layer;
+mod model;
+mod rope_table;
+mod weights;
+
+pub use cache::{CacheRow, KvCache};
+pub(crate) use layer::{LayerContext, layer_forward};
+pub use model::Model;
+pub(crate) use model::{embed, head_from_embedding, layout};
+pub(crate) use rope_table::RopeTable;
+pub(crate) use weights::{LayerWeights, Weights};

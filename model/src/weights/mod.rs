@@ -1,0 +1,69 @@
+//! Weights between the Hugging Face files and the fused tensors that the transformer computes with.
+
+mod files;
+mod parameters;
+mod write;
+
+use std::path::Path;
+
+pub(crate) use files::{StoredDtype, WeightFiles};
+pub(crate) use parameters::{Kind, Parameter, parameters};
+pub(crate) use write::{OutputTensor, write_safetensors};
+
+use crate::config::ModelConfig;
+use crate::error::ModelError;
+
+/// One parameter of the model with its values as `f32`.
+pub(crate) struct LoadedParameter {
+    pub(crate) parameter: Parameter,
+    /// How the values are stored in the model folder.
+    pub(crate) dtype: StoredDtype,
+    /// In the layout of [`Parameter::shape`].
+    pub(crate) values: Vec<f32>,
+}
+
+/// Loads all parameters of a model folder, in the order of [`parameters`].
+///
+/// # Errors
+/// Every way in which the files can be missing, damaged, or not fit the configuration; each error names the file
+/// and the tensor.
+pub(crate) fn load(dir: &Path, config: &ModelConfig) -> Result<Vec<LoadedParameter>, ModelError> {
+    let files = WeightFiles::open_model(dir)?;
+    let parameters = parameters(config);
+    refuse_extra_tensors(&files, &parameters, config)?;
+    parameters
+        .into_iter()
+        .map(|parameter| {
+            let dtype = parameter.dtype(&files)?;
+            let values = parameter.read(&files, "")?;
+            Ok(LoadedParameter { parameter, dtype, values })
+        })
+        .collect()
+}
+
+fn refuse_extra_tensors(
+    files: &WeightFiles,
+    parameters: &[Parameter],
+    config: &ModelConfig,
+) -> Result<(), ModelError> {
+    let known: std::collections::BTreeSet<&str> = parameters
+        .iter()
+        .flat_map(|parameter| parameter.pieces.iter().map(|piece| piece.name.as_str()))
+        .collect();
+    for name in files.names().filter(|name| !known.contains(name)) {
+        // Old checkpoints carry the rotary table, which follows from the configuration.
+        if name.ends_with(".rotary_emb.inv_freq") {
+            continue;
+        }
+        // Some tied checkpoints store the embedding twice.
+        if config.is_tied && name == "lm_head.weight" {
+            let shape = [config.vocab_size, config.hidden_size];
+            let head = files.tensor(name, &shape)?;
+            if head.bytes == files.tensor("model.embed_tokens.weight", &shape)?.bytes {
+                continue;
+            }
+        }
+        return Err(ModelError::ExtraTensor { path: files.path_of(name), name: name.into() });
+    }
+    Ok(())
+}
