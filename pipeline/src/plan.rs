@@ -15,7 +15,6 @@ use crate::{
 
 /// What a stage is asked to do. Fields beyond those of [`PlanRequest::new`] can be set one by one.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub struct PlanRequest<'a> {
     /// The stage.
     pub spec: &'a StageSpec,
