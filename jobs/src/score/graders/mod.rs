@@ -66,9 +66,15 @@ pub struct Grader<'t> {
 }
 
 impl<'t> Grader<'t> {
-    /// Prepares to grade trajectories of `task`: compiles the schemas of its tools.
-    pub fn new(task: &'t Task, options: GradeOptions) -> Self {
-        Self { task, schemas: ToolSchemas::new(&task.tools), options }
+    /// Prepares to grade trajectories of `task` by the default options: compiles the schemas of its tools.
+    pub fn new(task: &'t Task) -> Self {
+        Self { task, schemas: ToolSchemas::new(&task.tools), options: GradeOptions::default() }
+    }
+
+    /// The same by other options.
+    #[must_use]
+    pub fn with_options(self, options: GradeOptions) -> Self {
+        Self { options, ..self }
     }
 
     /// One verdict for each item of the task, in the order of the table's grain.
@@ -195,12 +201,12 @@ impl<'t> Grader<'t> {
 
 /// Grades one trajectory by the default options; see [`Grader::grade`], which is quicker for several of one task.
 pub fn grade(task: &Task, trajectory: &TrajectoryRow, messages: &[MessageRow]) -> Vec<VerdictRow> {
-    Grader::new(task, GradeOptions::default()).grade(trajectory, messages)
+    Grader::new(task).grade(trajectory, messages)
 }
 
 /// Whether the gate after `user_turn` is open by the default options; see [`Grader::gate_is_open`].
 pub fn passes_gate(task: &Task, user_turn: usize, messages: &[MessageRow]) -> bool {
-    Grader::new(task, GradeOptions::default()).gate_is_open(messages, user_turn)
+    Grader::new(task).gate_is_open(messages, user_turn)
 }
 
 fn order_of(kind: &GraderKind) -> CallOrder {

@@ -67,7 +67,7 @@ pub(super) fn seen_turns(messages: &[MessageRow], n_user_turns: usize) -> Result
                 let call = place.and_then(|place| turn.calls.get_mut(*place));
                 tool_message(call, &mut turn.refused, message);
             }
-            _ => waiting.clear(),
+            _ => {}
         }
     }
     for turn in &mut turns {

@@ -156,8 +156,7 @@ pub(super) fn user() -> Transcript {
 
 /// Verdicts of a finished trajectory.
 pub(super) fn verdicts(graders: &Value, transcript: &Transcript) -> Vec<VerdictRow> {
-    Grader::new(&task(graders), GradeOptions::default())
-        .grade(&transcript.trajectory("finished", false), &transcript.messages)
+    Grader::new(&task(graders)).grade(&transcript.trajectory("finished", false), &transcript.messages)
 }
 
 /// A verdict as text: `yes`, `no: reason` or `null: reason`.
@@ -186,6 +185,6 @@ pub(super) fn one_unforeseen_fails(grader: &Value, transcript: &Transcript) -> S
     spec.as_object_mut().unwrap().extend(grader.as_object().unwrap().clone());
     let task = task(&json!([spec]));
     let options = GradeOptions { unforeseen_response: Unforeseen::Failed, ..GradeOptions::default() };
-    let grader = Grader::new(&task, options);
+    let grader = Grader::new(&task).with_options(options);
     shown(&grader.grade(&transcript.trajectory("finished", false), &transcript.messages)[0])
 }

@@ -105,7 +105,7 @@ fn a_user_turn_that_was_cut_off_may_fail_as_a_whole() {
     let transcript = good(good(user()).reply("ok").user());
     let task = task(&graders());
     let options = GradeOptions { partial_user_turn: PartialUserTurn::Failed, ..GradeOptions::default() };
-    let grader = Grader::new(&task, options);
+    let grader = Grader::new(&task).with_options(options);
     let verdicts = grader.grade(&transcript.trajectory("malformed_calls", true), &transcript.messages);
     let verdicts: Vec<String> = verdicts.iter().map(shown).collect();
     let cut_off = "no: user turn cut off: malformed_calls";
@@ -143,7 +143,7 @@ fn rows_that_contradict_each_other_are_ungraded() {
 #[test]
 fn the_gate_opens_when_all_required_items_pass() {
     let task = task(&graders());
-    let grader = Grader::new(&task, GradeOptions::default());
+    let grader = Grader::new(&task);
     let transcript = good(user()).reply("not what was to be said");
     assert!(grader.gate_is_open(&transcript.messages, 0));
     let next = transcript.user().reply("ok");
