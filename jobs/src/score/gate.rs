@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 
 use envace_schemas::tables::{GenerationRow, VerdictRow};
 
-/// User turns of one trajectory that count, of the `n_scripted` its task has.
+/// User turns of one trajectory that count, of the `n_user_turns` it began.
 ///
 /// `verdicts` are those of the trajectory. A required item that is ungraded closes the gate like one that failed.
-pub fn kept_user_turns(verdicts: &[VerdictRow], n_scripted: usize) -> usize {
+pub fn kept_user_turns(verdicts: &[VerdictRow], n_user_turns: usize) -> usize {
     let closed = verdicts.iter().filter(|verdict| verdict.is_required && verdict.is_passed != Some(true));
     let first = closed.filter_map(|verdict| usize::try_from(verdict.user_turn).ok()).min();
-    first.map_or(n_scripted, |user_turn| n_scripted.min(user_turn.saturating_add(1)))
+    first.map_or(n_user_turns, |user_turn| n_user_turns.min(user_turn.saturating_add(1)))
 }
 
 /// How many leading tokens of each sequence lie before the gate, by sequence index.
@@ -63,7 +63,9 @@ mod tests {
     #[test]
     fn the_first_required_item_that_did_not_pass_closes_the_gate() {
         let (yes, no) = (Some(true), Some(false));
-        let cases: &[(&str, &[(i32, bool, Option<bool>)], usize)] = &[
+        /// User turn, whether it is required, whether it passed.
+        type Given = (i32, bool, Option<bool>);
+        let cases: &[(&str, &[Given], usize)] = &[
             ("all passed", &[(0, true, yes), (1, true, yes), (2, true, yes)], 3),
             ("failed in the middle", &[(0, true, yes), (1, true, no), (2, true, yes)], 2),
             ("ungraded counts as failed", &[(0, true, None), (1, true, yes), (2, true, yes)], 1),
@@ -72,6 +74,7 @@ mod tests {
             ("one of two items", &[(0, true, yes), (0, true, no)], 1),
             ("in the last", &[(2, true, no)], 3),
             ("no verdicts", &[], 3),
+            ("never begun", &[(3, true, no)], 3),
         ];
         for (name, verdicts, expected) in cases {
             let verdicts: Vec<_> =
