@@ -15,10 +15,13 @@ Exit code 0: the same. 1: not the same. 2: a file is missing or not what it shou
 
 import argparse
 import json
+import os
 import sys
 
-import torch
-import transformers
+os.environ["HF_HUB_OFFLINE"] = "1"  # A folder that is not there is not looked for elsewhere.
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
 
 
 def main():
@@ -27,6 +30,9 @@ def main():
     parser.add_argument("logits", metavar="LOGITS")
     parser.add_argument("--tolerance", type=float, default=1e-4)
     arguments = parser.parse_args()
+    if not os.path.isdir(arguments.checkpoint):
+        print(f"no checkpoint: {arguments.checkpoint} is not a folder", file=sys.stderr)
+        return 2
     try:
         with open(arguments.logits, encoding="utf-8") as file:
             ours = json.load(file)
