@@ -41,6 +41,9 @@ fn argument(alternatives: &Value) -> Result<Argument, String> {
             return Err(format!("more than {MAX_ALTERNATIVES} alternatives"));
         }
     }
+    if values.is_empty() {
+        return Err("no value of it is accepted".to_owned());
+    }
     if values.contains(&empty()) {
         return Ok(Argument::Optional(values));
     }
@@ -132,11 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn too_many_alternatives_are_refused() {
+    fn too_many_alternatives_and_none_are_refused() {
         let options: Vec<u32> = (0..17).collect();
         // 17 * 17 = 289 are too many, 16 * 16 = 256 are not.
         assert!(argument(&json!([{"a": options, "b": options}])).is_err());
         assert!(argument(&json!([{"a": options[1..], "b": options[1..]}])).is_ok());
+        for none in [json!([]), json!([{"a": []}])] {
+            assert_eq!(argument(&none), Err("no value of it is accepted".to_owned()));
+        }
     }
 
     #[test]
