@@ -52,8 +52,8 @@ pub struct StoredOutput {
 /// All tables of a store, open for questions and for nothing else.
 ///
 /// Each table has the columns `run`, `stage`, `step` and `attempt` before its own and holds the rows of active
-/// attempts; `history.<table>` holds those of all attempts. Where a table has a column of that name itself, such
-/// as the `attempt` of a generation, the one that comes from the path is called `output_attempt`. Files that no manifest names are not seen. A table
+/// attempts; `history.<table>` holds those of all attempts. Where a table has a column of that name itself, the
+/// one that comes from the path is called `output_attempt`. Files that no manifest names are not seen. A table
 /// that nobody made yet is there and empty.
 pub struct Lake {
     ctx: SessionContext,
@@ -71,10 +71,16 @@ impl Lake {
             let failed = |source: DataFusionError| SqlError::Lake { table, source: source.into() };
             let url = root().map_err(failed)?;
             ctx.register_object_store(&url, Arc::clone(&store));
-            let of_table: Vec<_> = outputs.iter().filter(|output| output.table == table).collect();
-            let active: Vec<_> = of_table.iter().copied().filter(|output| output.is_active).collect();
-            let latest = view_of(table, &active).map_err(failed)?;
-            let history = view_of(table, &of_table).map_err(failed)?;
+            let (mut all, mut active) = (Vec::new(), Vec::new());
+            for output in outputs.iter().filter(|output| output.table == table && !output.paths.is_empty()) {
+                let plan = Arc::new(plan_of(output).map_err(failed)?);
+                if output.is_active {
+                    active.push(Arc::clone(&plan));
+                }
+                all.push(plan);
+            }
+            let latest = view_of(table, active).map_err(failed)?;
+            let history = view_of(table, all).map_err(failed)?;
             register(&ctx, table, latest, history).map_err(failed)?;
         }
         Ok(Self { ctx })
@@ -116,30 +122,32 @@ fn register(
     Ok(())
 }
 
-/// The table made of all these outputs, with the columns that say where each row is from.
-fn view_of(table: Table, outputs: &[&StoredOutput]) -> Result<Arc<dyn TableProvider>, DataFusionError> {
-    let mut plans = Vec::new();
-    for output in outputs.iter().filter(|output| !output.paths.is_empty()) {
-        plans.push(Arc::new(plan_of(output)?));
+/// The table made of all these outputs.
+fn view_of(
+    table: Table,
+    mut plans: Vec<Arc<LogicalPlan>>,
+) -> Result<Arc<dyn TableProvider>, DataFusionError> {
+    let Some(last) = plans.pop() else {
+        return Ok(Arc::new(MemTable::try_new(Arc::new(empty_schema(table)), vec![Vec::new()])?));
+    };
+    if plans.is_empty() {
+        return Ok(Arc::new(ViewTable::new(Arc::unwrap_or_clone(last), None)));
     }
-    match (plans.pop(), plans.is_empty()) {
-        (None, _) => Ok(Arc::new(MemTable::try_new(Arc::new(empty_schema(table)), vec![Vec::new()])?)),
-        (Some(only), true) => Ok(Arc::new(ViewTable::new(Arc::unwrap_or_clone(only), None))),
-        (Some(last), false) => {
-            plans.push(last);
-            // One flat union: nested ones would run deep with the number of steps.
-            let union = LogicalPlan::Union(Union::try_new(plans)?);
-            Ok(Arc::new(ViewTable::new(union, None)))
-        }
-    }
+    plans.push(last);
+    // One flat union: nested ones would run deep with the number of steps.
+    Ok(Arc::new(ViewTable::new(LogicalPlan::Union(Union::try_new(plans)?), None)))
 }
 
+/// The rows of one output, with the columns that say where they are from.
 fn plan_of(output: &StoredOutput) -> Result<LogicalPlan, DataFusionError> {
     let root = root()?;
     let mut urls = Vec::new();
     for path in &output.paths {
         let mut url = root.clone();
-        url.set_path(path.as_ref());
+        // A URL is decoded on its way to the store; a path has escapes of its own, which must survive that.
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path.as_ref().split('/'));
+        }
         urls.push(ListingTableUrl::try_new(url, None)?);
     }
     let options = ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension("");

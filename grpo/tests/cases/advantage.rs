@@ -161,6 +161,15 @@ pub fn cases() -> Vec<Case> {
             rows: vec![(actor(0, B / 4), alone(B / 4, 1, Ok(0.25)))],
         },
         Case {
+            name: "the raw rule is for the lone rehearsal only; the actors are centered",
+            rules: Rules { singleton: Singleton::Raw, ..default },
+            rows: vec![
+                (actor(0, B), centered(B, 0.5, 2, 0.5)),
+                (rehearsal(0, B), alone(B, 1, Ok(1.0))),
+                (actor(1, 0), centered(0, 0.5, 2, -0.5)),
+            ],
+        },
+        Case {
             name: "a lone member, excluded",
             rules: Rules { singleton: Singleton::Exclude, ..default },
             rows: vec![(actor(0, B), excluded(Some(B), 1, Exclusion::Singleton))],

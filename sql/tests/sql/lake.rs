@@ -56,7 +56,7 @@ fn lake() -> Lake {
         sampling_logprobs: vec![None, Some(-0.5)],
     };
     let bytes = envace_schemas::write_rows(&[sequence]).unwrap();
-    add(Table::Sequences, 1, 0, true, vec![put(&store, "tables/sequences/x", part, bytes)]);
+    add(Table::Sequences, 1, 0, true, vec![put(&store, "tables/sequences/run=é 5% *", part, bytes)]);
     let store: Arc<dyn ObjectStore> = Arc::new(store);
     Lake::open(store, &outputs).unwrap()
 }
