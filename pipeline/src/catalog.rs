@@ -33,23 +33,24 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
+    /// The claim on an attempt; `None` if there is none or it was torn by a loss of power.
     pub(crate) async fn read(store: &Store, id: &StageId) -> Result<Option<Self>, PipelineError> {
         let path = id.claim_path();
-        match store.get_if_present(&path).await? {
-            Some(bytes) => json::from_bytes(path.as_ref(), &bytes).map(Some),
-            None => Ok(None),
-        }
+        let bytes = store.get_if_present(&path).await?;
+        Ok(bytes.and_then(|bytes| json::from_bytes(path.as_ref(), &bytes).ok()))
     }
 
     /// Takes the attempt; returns whether it is ours, now or from an earlier try.
     pub(crate) async fn take(&self, store: &Store, id: &StageId) -> Result<bool, PipelineError> {
         let path = id.claim_path();
         let bytes = json::to_bytes(path.as_ref(), self)?;
-        if store.put_if_absent(&path, bytes).await? {
+        if store.put_if_absent(&path, bytes.clone()).await? {
             return Ok(true);
         }
-        let there = Self::read(store, id).await?;
-        Ok(there.is_some_and(|there| there.key == self.key && there.put == self.put))
+        match Self::read(store, id).await? {
+            Some(there) => Ok(there.key == self.key && there.put == self.put),
+            None => store.put(&path, bytes).await.map(|()| true),
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 use object_store::path::Path;
 
-use crate::catalog::Claim;
 use crate::{PipelineError, Store};
 use envace_schemas::Table;
 
@@ -32,7 +31,7 @@ pub async fn clean_staging(store: &Store, run: Option<&str>, what: Clean) -> Res
     }
     let mut n_deleted = store.delete_all(&below("staging")).await?;
     for id in store.ids_in(&below("runs"), "claim.json").await? {
-        if store.exists(&id.manifest_path()).await? || Claim::read(store, &id).await?.is_none() {
+        if store.exists(&id.manifest_path()).await? {
             continue;
         }
         for &table in Table::ALL {

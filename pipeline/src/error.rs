@@ -256,6 +256,9 @@ impl PipelineError {
             Self::Object { action, .. } if *action != "read" => {
                 "check that the store is writable and has space left".to_owned()
             }
+            Self::Json { .. } => {
+                "if power was lost while it was written, delete it and run the same command again".to_owned()
+            }
             Self::Format { .. } => "use the version of envace that wrote it, or a newer one".to_owned(),
             Self::KeyConflict { .. } => "restore what differs, or keep both with `--new-attempt`".to_owned(),
             Self::Taken { .. } => "run the same command again".to_owned(),

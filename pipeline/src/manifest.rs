@@ -268,7 +268,11 @@ impl Manifest {
     pub(crate) async fn publish(&self, store: &Store) -> Result<Option<Self>, PipelineError> {
         let path = self.id.manifest_path();
         let bytes = json::to_bytes(path.as_ref(), self)?;
-        if store.put_if_absent(&path, bytes).await? { Ok(None) } else { Self::read(store, &path).await }
+        if store.put_if_absent(&path, bytes).await? {
+            return Ok(None);
+        }
+        let there = Self::read(store, &path).await?;
+        there.map(Some).ok_or_else(|| PipelineError::Taken { id: Box::new(self.id.clone()) })
     }
 }
 

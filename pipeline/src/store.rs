@@ -247,7 +247,18 @@ fn sync_file(path: &std::path::Path) -> Result<(), PipelineError> {
 
 #[cfg(unix)]
 fn sync_folder(path: &std::path::Path) -> Result<(), PipelineError> {
-    sync_file(path)
+    match sync_file(path) {
+        // Some network file systems keep folders without being asked, and refuse to be asked.
+        Err(PipelineError::File { source, .. })
+            if matches!(
+                source.kind(),
+                std::io::ErrorKind::InvalidInput | std::io::ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(())
+        }
+        synced => synced,
+    }
 }
 
 /// Folders cannot be opened as files here; the system keeps their entries by itself.

@@ -165,6 +165,10 @@ async fn a_torn_file_of_an_unfinished_commit_is_written_anew() {
     }
     let path = execution.id().part_path(Table::Rewards, 0);
     store.put(&path, "torn").await.unwrap();
+    // The claim of a commit that lost its power.
+    let claim = execution.id().manifest_path().to_string().replace("manifest", "claim");
+    store.put(&claim.into(), "").await.unwrap();
+    assert_eq!(Plan::make(&store, score_request("r")).await.unwrap().id.attempt, 0);
     execution.commit().await.unwrap();
     let output = StageOutput::latest(&store, "r", "score", 3).await.unwrap();
     assert_eq!(output.read::<RewardRow>(0).await.unwrap(), rewards(0));
