@@ -1,6 +1,8 @@
 //! Tokens and renderings equal those of the reference implementation, by the golden files that
 //! `golden/chat/make_golden.py` writes.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,7 @@
 //! A dialogue is one stream of tokens: suffixes, rewritten history, and text that looks like special tokens.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use std::path::{Path, PathBuf};
 
 use envace_model::chat::{
@@ -144,6 +146,19 @@ fn qwen3_drops_earlier_thinking_when_a_user_turn_begins() {
     assert_eq!(play.n_rewritten, 1);
     assert_eq!(play.text(), play.rendered());
     assert!(!play.text().contains("look") && !play.text().contains("done"));
+}
+
+#[test]
+fn the_generations_own_thinking_counts_as_history() {
+    // Nothing before the generation changes; its own block, empty or not, is not rendered once a user turn follows.
+    let format = format_with("qwen3");
+    for reasoning in ["hm", ""] {
+        let mut play = Play::new(&format, options(None), History::Template, vec![user("a?")]);
+        let sampled = format!("<think>\n{reasoning}\n</think>\n\nb");
+        play.turn(&sampled, "<|im_end|>", assistant(Some(reasoning), "b", &[]), &[user("c?")]);
+        assert_eq!(play.n_rewritten, 1, "{reasoning:?}");
+        assert_eq!(play.text(), play.rendered());
+    }
 }
 
 #[test]

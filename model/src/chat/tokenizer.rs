@@ -158,7 +158,7 @@ fn add_configured_tokens(tokenizer: &mut tokenizers::Tokenizer, dir: &Path) -> R
 fn add(tokenizer: &mut tokenizers::Tokenizer, token: AddedToken, path: &Path) -> Result<(), ChatError> {
     let added =
         if token.special { tokenizer.add_special_tokens([token]) } else { tokenizer.add_tokens([token]) };
-    added.map(|_| ()).map_err(|source| ChatError::Tokenizer { path: path.to_owned(), source: source.into() })
+    added.map(|_| ()).map_err(|source| ChatError::Tokenizer { path: path.to_owned(), source })
 }
 
 /// An added token as the configuration writes it, with the keys it may leave out.

@@ -16,7 +16,12 @@ pub(super) trait Backend: Send {
 
     /// Computes tokens, adds them to the cache, and returns the logits of the `wanted` rows, one after the other.
     /// Rows of one slot follow each other with ascending positions.
-    fn forward(&mut self, tokens: &[u32], rows: &[CacheRow], wanted: &[usize]) -> Result<Vec<f32>, ModelError>;
+    fn forward(
+        &mut self,
+        tokens: &[u32],
+        rows: &[CacheRow],
+        wanted: &[usize],
+    ) -> Result<Vec<f32>, ModelError>;
 
     /// Keeps the first tokens of a slot.
     fn truncate(&mut self, slot: usize, len: usize);
@@ -54,7 +59,12 @@ impl Backend for ModelBackend {
         self.kv.n_slots()
     }
 
-    fn forward(&mut self, tokens: &[u32], rows: &[CacheRow], wanted: &[usize]) -> Result<Vec<f32>, ModelError> {
+    fn forward(
+        &mut self,
+        tokens: &[u32],
+        rows: &[CacheRow],
+        wanted: &[usize],
+    ) -> Result<Vec<f32>, ModelError> {
         let hidden = self.model.forward_cached(tokens, rows, &mut self.kv)?;
         if wanted.is_empty() {
             return Ok(Vec::new());
@@ -63,7 +73,8 @@ impl Backend for ModelBackend {
             hidden
         } else {
             let indices: Vec<u32> = wanted.iter().filter_map(|&row| u32::try_from(row).ok()).collect();
-            let select = Tensor::new(indices, hidden.device()).and_then(|indices| hidden.index_select(&indices, 0));
+            let select =
+                Tensor::new(indices, hidden.device()).and_then(|indices| hidden.index_select(&indices, 0));
             select.computing("picking rows")?
         };
         let logits = self.model.logits(&hidden)?;

@@ -157,20 +157,16 @@ impl<B: Backend> Batcher<B> {
         while self.active.len() < self.limits.max_batch
             && let Some(request) = queue.pop_front()
         {
-            let source = if self.limits.reuses_prefixes {
-                self.slots.longest_prefix(&request.prompt)
-            } else {
-                None
-            };
+            let source =
+                if self.limits.reuses_prefixes { self.slots.longest_prefix(&request.prompt) } else { None };
             if self.limits.reuses_prefixes && self.is_worth_waiting(&request, source.map_or(0, |(_, n)| n)) {
                 deferred.push_back(request);
                 continue;
             }
             let max_len = (request.prompt.len() + request.max_new_tokens).min(self.backend.context_length());
             let room = self.make_room(max_len, source);
-            let placement = room.and_then(|room| {
-                self.slots.place(&request.prompt, source, room == Room::WithoutCopy)
-            });
+            let placement =
+                room.and_then(|room| self.slots.place(&request.prompt, source, room == Room::WithoutCopy));
             let Some(placement) = placement else {
                 deferred.push_back(request);
                 break;
@@ -221,9 +217,9 @@ impl<B: Backend> Batcher<B> {
     }
 
     /// Rows of this round: the last token of each generation, then pieces of prompts in order of admission.
-    #[expect(clippy::type_complexity, reason = "four parallel lists that live for one call")]
     fn collect_rows(&self) -> (Vec<u32>, Vec<CacheRow>, Vec<usize>, Vec<usize>) {
-        let (mut tokens, mut rows, mut wanted, mut samplers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut tokens, mut rows, mut wanted, mut samplers) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut budget = self.limits.prefill_tokens.max(1);
         for is_prefill in [false, true] {
             for (index, active) in self.active.iter().enumerate() {

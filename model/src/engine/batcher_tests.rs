@@ -53,7 +53,12 @@ impl Backend for StandIn {
         self.slots.len()
     }
 
-    fn forward(&mut self, tokens: &[u32], rows: &[CacheRow], wanted: &[usize]) -> Result<Vec<f32>, ModelError> {
+    fn forward(
+        &mut self,
+        tokens: &[u32],
+        rows: &[CacheRow],
+        wanted: &[usize],
+    ) -> Result<Vec<f32>, ModelError> {
         assert_eq!(tokens.len(), rows.len());
         let mut logits = Vec::new();
         for (index, (row, &token)) in rows.iter().zip(tokens).enumerate() {
@@ -61,7 +66,11 @@ impl Backend for StandIn {
             self.slots[row.slot].push(token);
             if wanted.contains(&index) {
                 let is_broken = Some(row.position + 1) == self.breaks_at;
-                logits.extend(if is_broken { vec![f32::NAN; VOCAB] } else { logits_of(&self.slots[row.slot]) });
+                logits.extend(if is_broken {
+                    vec![f32::NAN; VOCAB]
+                } else {
+                    logits_of(&self.slots[row.slot])
+                });
             }
         }
         self.n_computed += rows.len();
@@ -86,7 +95,12 @@ impl Backend for StandIn {
     }
 }
 
-fn batcher(max_batch: usize, kv_tokens: usize, prefill_tokens: usize, reuses_prefixes: bool) -> Batcher<StandIn> {
+fn batcher(
+    max_batch: usize,
+    kv_tokens: usize,
+    prefill_tokens: usize,
+    reuses_prefixes: bool,
+) -> Batcher<StandIn> {
     let limits = Limits { max_batch, kv_tokens, prefill_tokens, reuses_prefixes };
     Batcher::new(StandIn::new(max_batch * 3), limits)
 }

@@ -36,7 +36,8 @@ pub(super) fn sample(
         likeliest(logits)
     } else {
         row.write_probabilities(logits, &mut scratch.probabilities);
-        let is_filtered = sampling.top_p < 1.0 || (sampling.top_k > 0 && (sampling.top_k as usize) < logits.len());
+        let is_filtered =
+            sampling.top_p < 1.0 || (sampling.top_k > 0 && (sampling.top_k as usize) < logits.len());
         if is_filtered {
             let kept = filter(&scratch.probabilities, sampling, &mut scratch.order);
             let mut kept: Vec<u32> = kept.to_vec();
@@ -175,9 +176,17 @@ mod tests {
             for temperature in [0.0, 1.0] {
                 let logits = [0.0, bad, 1.0];
                 let settings = sampling(temperature, 1.0, 0);
-                assert_eq!(sample(&logits, &settings, 0.5, &mut Scratch::default()), None, "{bad} {temperature}");
+                assert_eq!(
+                    sample(&logits, &settings, 0.5, &mut Scratch::default()),
+                    None,
+                    "{bad} {temperature}"
+                );
                 let settings = sampling(temperature, 0.9, 2);
-                assert_eq!(sample(&logits, &settings, 0.5, &mut Scratch::default()), None, "{bad} {temperature}");
+                assert_eq!(
+                    sample(&logits, &settings, 0.5, &mut Scratch::default()),
+                    None,
+                    "{bad} {temperature}"
+                );
             }
         }
         let never = [f32::NEG_INFINITY, 0.0];

@@ -77,9 +77,11 @@ impl Slots {
 
     /// The idle slot that was used longest ago and holds something; never `except`.
     pub(super) fn oldest_idle(&self, except: Option<usize>) -> Option<usize> {
-        let idle = self.slots.iter().enumerate().filter(|(index, slot)| {
-            !slot.is_busy && !slot.tokens.is_empty() && Some(*index) != except
-        });
+        let idle = self
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(index, slot)| !slot.is_busy && !slot.tokens.is_empty() && Some(*index) != except);
         idle.min_by_key(|(index, slot)| (slot.last_used, *index)).map(|(index, _)| index)
     }
 
@@ -104,10 +106,12 @@ impl Slots {
         let source_slot = source.map(|(slot, _)| slot);
         let n_reused = source.map_or(0, |(_, n)| n);
         let is_idle = |index: usize| self.slots.get(index).is_some_and(|slot| !slot.is_busy);
-        let takes_over = source_slot.filter(|&slot| is_idle(slot) && (must_take_over || self.len(slot) == n_reused));
+        let takes_over =
+            source_slot.filter(|&slot| is_idle(slot) && (must_take_over || self.len(slot) == n_reused));
         let empty = || self.slots.iter().position(|slot| !slot.is_busy && slot.tokens.is_empty());
         let last_resort = || source_slot.filter(|&slot| is_idle(slot));
-        let slot = takes_over.or_else(empty).or_else(|| self.oldest_idle(source_slot)).or_else(last_resort)?;
+        let slot =
+            takes_over.or_else(empty).or_else(|| self.oldest_idle(source_slot)).or_else(last_resort)?;
         let copy_from = source_slot.filter(|&source| source != slot);
         let place = self.slots.get_mut(slot)?;
         place.is_busy = true;
@@ -144,7 +148,8 @@ mod tests {
     #[test]
     fn placements_by_hand() {
         // (slots with what they hold and whether they are busy, prompt, expected)
-        type Case = (&'static [(&'static [u32], bool)], &'static [u32], Option<(usize, usize, Option<usize>)>);
+        type Case =
+            (&'static [(&'static [u32], bool)], &'static [u32], Option<(usize, usize, Option<usize>)>);
         let cases: &[Case] = &[
             // Nothing cached: an empty slot.
             (&[(&[], false), (&[9], false)], &[1, 2], Some((0, 0, None))),
