@@ -11,6 +11,7 @@ mod checkpoint;
 mod config;
 pub mod engine;
 mod error;
+mod fingerprint;
 pub mod init;
 mod kernels;
 mod ops;
@@ -19,7 +20,9 @@ mod transformer;
 mod weights;
 
 pub use config::{CONFIG_FILE, Family, ModelConfig, RopeScaling};
+pub use candle_core::Device;
 pub use error::{Cause, ModelError};
+pub use fingerprint::arithmetic_fingerprint;
 pub use kernels::LogSoftmax;
 pub use train::{AdamW, ApplyReport, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions};
 pub use transformer::{CacheRow, KvCache, Model};

@@ -128,8 +128,7 @@ pub async fn rewards(
     trajectories: &[TrajectoryRow],
     verdicts: &[VerdictRow],
 ) -> Result<Vec<RewardRow>, JobError> {
-    let inputs =
-        [(Table::Trajectories, batches_of(trajectories)?), (Table::Verdicts, batches_of(verdicts)?)];
+    let inputs = [(Table::Trajectories, batches_of(trajectories)?), (Table::Verdicts, batches_of(verdicts)?)];
     let query = ctx.query(queries::REWARDS);
     let batches = QuerySession::default()
         .run_query(queries::REWARDS.name, &query, &inputs, &config.params().to_params(), Table::Rewards)
@@ -137,7 +136,11 @@ pub async fn rewards(
     Ok(rows_of(&batches)?)
 }
 
-fn check_coverage(n_rewards: usize, ungraded: &BTreeMap<String, usize>, allowed: f64) -> Result<(), JobError> {
+fn check_coverage(
+    n_rewards: usize,
+    ungraded: &BTreeMap<String, usize>,
+    allowed: f64,
+) -> Result<(), JobError> {
     let n_ungraded: usize = ungraded.values().sum();
     if n_rewards == 0 || n_ungraded as f64 / n_rewards as f64 <= allowed {
         return Ok(());
@@ -145,6 +148,8 @@ fn check_coverage(n_rewards: usize, ungraded: &BTreeMap<String, usize>, allowed:
     let reasons: Vec<String> = ungraded.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
     Err(JobError::refused(
         format!("{n_ungraded} of {n_rewards} trajectories are ungraded ({})", reasons.join(", ")),
-        format!("`score.max_ungraded_share` allows {allowed}; see `verdicts` of a smaller step for the reasons"),
+        format!(
+            "`score.max_ungraded_share` allows {allowed}; see `verdicts` of a smaller step for the reasons"
+        ),
     ))
 }

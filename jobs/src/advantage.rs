@@ -1,0 +1,76 @@
+//! The `advantage` stage: turns rewards into group-relative advantages, by a query.
+
+use envace_pipeline::{Execution, InputRef, Plan, StageOutput, StageSpec};
+use envace_schemas::Table;
+use envace_sql::{QuerySession, queries};
+
+use crate::context::{RunContext, StageOutcome, section};
+use crate::error::JobError;
+
+/// What the stage reads and writes.
+pub const SPEC: StageSpec = StageSpec {
+    name: "advantage",
+    version: 1,
+    inputs: &[Table::Generations, Table::Rewards],
+    outputs: &[Table::Advantages],
+    queries: &[queries::ADVANTAGES],
+    config: "advantage",
+};
+
+/// What the stage reads.
+pub struct Inputs {
+    rollout: StageOutput,
+    score: StageOutput,
+}
+
+/// Plans the stage.
+///
+/// # Errors
+/// [`JobError`] if rollout or score are missing, or the step was made from something else.
+pub async fn plan(ctx: &RunContext, step: u64) -> Result<(Plan, Inputs), JobError> {
+    let rollout = ctx.output("rollout", step).await?;
+    let score = ctx.output("score", step).await?;
+    let inputs = vec![
+        InputRef::table(rollout.manifest(), Table::Generations)?,
+        InputRef::table(score.manifest(), Table::Rewards)?,
+    ];
+    let config = section("advantage", &ctx.config.advantage)?;
+    let n_parts = rollout.n_parts(Table::Generations)? as usize;
+    let plan = ctx.plan(&SPEC, step, config, inputs, None, n_parts).await?;
+    Ok((plan, Inputs { rollout, score }))
+}
+
+/// Runs the stage, or reuses its output.
+///
+/// # Errors
+/// As [`plan`], and whatever fails on the way.
+pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> {
+    let (plan, inputs) = plan(ctx, step).await?;
+    if let Some(manifest) = plan.reused() {
+        return Ok(StageOutcome::Reused(manifest.clone()));
+    }
+    let execution = Execution::new(&ctx.store, plan);
+    execute(ctx, &inputs, &execution).await?;
+    Ok(StageOutcome::Made(execution.commit().await?))
+}
+
+/// Runs the query on the missing parts: a group never crosses one.
+///
+/// # Errors
+/// [`JobError::Sql`] if the query fails, or a replaced one makes another table.
+pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -> Result<(), JobError> {
+    let params = ctx.config.advantage.to_params();
+    let query = ctx.query(queries::ADVANTAGES);
+    for part in execution.missing_parts().await? {
+        let tables = [
+            (Table::Generations, inputs.rollout.read_batches(Table::Generations, part).await?),
+            (Table::Rewards, inputs.score.read_batches(Table::Rewards, part).await?),
+        ];
+        let batches = QuerySession::default()
+            .run_query(queries::ADVANTAGES.name, &query, &tables, &params, Table::Advantages)
+            .await?;
+        execution.write_batches(Table::Advantages, part, &batches).await?;
+        execution.finish_part(part).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,64 @@
+use std::path::PathBuf;
+
+use envace_pipeline::Store;
+
+use crate::config::{Config, Preset};
+use crate::context::RunContext;
+
+/// Where artifacts live.
+#[derive(Debug, Clone, clap::Args)]
+pub struct StoreArgs {
+    /// Folder or URI of the store
+    #[arg(long, value_name = "URI", default_value = "envace-store", env = "ENVACE_STORE")]
+    pub store: String,
+}
+
+impl StoreArgs {
+    /// Opens the store, creating a local folder.
+    ///
+    /// # Errors
+    /// If it cannot be reached or written.
+    pub fn open(&self) -> anyhow::Result<Store> {
+        Ok(Store::open(&self.store)?)
+    }
+}
+
+/// One run in a store.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RunArgs {
+    /// The store
+    #[command(flatten)]
+    pub store: StoreArgs,
+
+    /// Name of the run
+    #[arg(long, value_name = "NAME")]
+    pub run: String,
+
+    /// Configuration file; later calls use the one stored with the run
+    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
+    pub config: Option<PathBuf>,
+
+    /// Preset to use as it is, instead of a file
+    #[arg(long, value_enum)]
+    pub preset: Option<Preset>,
+
+    /// Put the given configuration in place of the one stored with the run
+    #[arg(long)]
+    pub reconfigure: bool,
+}
+
+impl RunArgs {
+    /// Opens the run: its stored configuration, or the given one, which is stored.
+    ///
+    /// # Errors
+    /// If the configuration is not valid, or differs from the stored one without `--reconfigure`.
+    pub async fn open(&self) -> anyhow::Result<RunContext> {
+        let given = match (&self.config, self.preset) {
+            (Some(path), _) => Some(Config::read(path)?),
+            (None, Some(preset)) => Some(preset.config()),
+            (None, None) => None,
+        };
+        let store = self.store.open()?;
+        Ok(RunContext::open(store, &self.run, given, self.reconfigure).await?)
+    }
+}

@@ -1,0 +1,160 @@
+use std::io::Write;
+use std::process::ExitCode;
+
+use envace_pipeline::{CheckpointDigest, Lineage, Store, verify};
+use envace_sql::{Format, Lake, StoredOutput};
+
+use super::StoreArgs;
+use crate::show::show;
+
+/// Arguments of `sql`.
+#[derive(Debug, clap::Args)]
+pub struct SqlArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+
+    /// `table`, `csv`, `jsonl` or `parquet`
+    #[arg(long, value_name = "FORMAT", default_value_t = Format::Table)]
+    format: Format,
+
+    /// One question, such as `SELECT * FROM rewards LIMIT 5`; the tables of all attempts are in `history`
+    query: String,
+}
+
+impl SqlArgs {
+    /// Prints the answer.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let store = Store::open_existing(&self.store.store)?;
+        let answer = lake(&store).await?.query(&self.query).await?;
+        print_bytes(&answer.write(self.format)?)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The tables of a store, open for questions.
+///
+/// # Errors
+/// If the store cannot be read.
+pub async fn lake(store: &Store) -> anyhow::Result<Lake> {
+    let active = store.active_manifests(None).await?;
+    let is_active = |id: &envace_pipeline::StageId| active.iter().any(|manifest| &manifest.id == id);
+    let mut outputs = Vec::new();
+    for manifest in store.manifests(None).await? {
+        for (table, parts) in &manifest.outputs {
+            outputs.push(StoredOutput {
+                table: *table,
+                run: manifest.id.run.clone(),
+                stage: manifest.id.stage.clone(),
+                step: i64::try_from(manifest.id.step)?,
+                attempt: i64::from(manifest.id.attempt),
+                is_active: is_active(&manifest.id),
+                paths: parts.iter().map(|part| envace_pipeline::Path::from(part.path.as_str())).collect(),
+            });
+        }
+    }
+    Ok(Lake::open(store.object_store(), &outputs)?)
+}
+
+/// Arguments of `show`.
+#[derive(Debug, clap::Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+
+    /// Name of the run
+    #[arg(long, value_name = "NAME")]
+    run: String,
+
+    /// Step of the run
+    #[arg(long, value_name = "N")]
+    step: u64,
+
+    /// `rollout` or `evaluate`
+    #[arg(long, value_name = "STAGE", default_value = "rollout")]
+    stage: String,
+
+    /// Task; left out, the trajectories of the step are listed
+    task_id: Option<String>,
+
+    /// 0-based attempt at it
+    #[arg(default_value_t = 0)]
+    sample: i32,
+}
+
+impl ShowArgs {
+    /// Prints one trajectory, or the list of them.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let store = Store::open_existing(&self.store.store)?;
+        let text =
+            show(&store, &self.run, &self.stage, self.step, self.task_id.as_deref(), self.sample).await?;
+        print_bytes(text.as_bytes())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Arguments of `lineage`.
+#[derive(Debug, clap::Args)]
+pub struct LineageArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+
+    /// Digest of a checkpoint
+    #[arg(long, value_name = "DIGEST", conflicts_with_all = ["run", "step", "stage"])]
+    checkpoint: Option<String>,
+
+    /// Name of the run
+    #[arg(long, value_name = "NAME", required_unless_present = "checkpoint")]
+    run: Option<String>,
+
+    /// Step of the run
+    #[arg(long, value_name = "N", required_unless_present = "checkpoint")]
+    step: Option<u64>,
+
+    /// Stage to begin with
+    #[arg(long, value_name = "STAGE", default_value = "update")]
+    stage: String,
+}
+
+impl LineageArgs {
+    /// Prints the lineage.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let store = Store::open_existing(&self.store.store)?;
+        let lineage = match (&self.checkpoint, &self.run, self.step) {
+            (Some(digest), _, _) => Lineage::of_checkpoint(&store, &CheckpointDigest(digest.clone())).await?,
+            (None, Some(run), Some(step)) => Lineage::of_stage(&store, run, &self.stage, step).await?,
+            _ => anyhow::bail!("name a checkpoint, or a run and a step"),
+        };
+        print_bytes(format!("{lineage}\n").as_bytes())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Arguments of `verify`.
+#[derive(Debug, clap::Args)]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+
+    /// Name of the run; left out, everything in the store
+    #[arg(long, value_name = "NAME")]
+    run: Option<String>,
+}
+
+impl VerifyArgs {
+    /// Exits with 0 if everything is as its manifest says, 1 if not.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let store = Store::open_existing(&self.store.store)?;
+        let report = verify(&store, self.run.as_deref()).await?;
+        println!("{report}");
+        Ok(if report.is_valid() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    }
+}
+
+/// Writes data to stdout; a reader that has seen enough is no error.
+pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}

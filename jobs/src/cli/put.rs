@@ -1,0 +1,60 @@
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use envace_pipeline::{check_name, current_user, put};
+use envace_schemas::{Table, read_batches};
+
+use super::StoreArgs;
+
+/// Arguments of `put`.
+#[derive(Debug, clap::Args)]
+pub struct PutArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+
+    /// Name of the run
+    #[arg(long, value_name = "NAME")]
+    run: String,
+
+    /// Stage that makes the table
+    #[arg(long, value_name = "STAGE")]
+    stage: String,
+
+    /// Step of the run
+    #[arg(long, value_name = "N")]
+    step: u64,
+
+    /// Table to replace
+    #[arg(long, value_name = "TABLE")]
+    table: Table,
+
+    /// Why, for whoever reads the lineage
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+
+    /// Who, if not the user of this machine
+    #[arg(long, value_name = "NAME")]
+    who: Option<String>,
+
+    /// Parquet file with all rows of the table, as `sql --format parquet` writes it with the table's columns
+    file: PathBuf,
+}
+
+impl PutArgs {
+    /// Stores the table as a new attempt.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        check_name("run", &self.run)?;
+        let bytes = fs_err::read(&self.file)?;
+        let file = self.file.display();
+        let batches = read_batches(self.table, bytes.into())
+            .with_context(|| format!("file cannot be put as table `{}`: {file}", self.table))?;
+        let who = self.who.unwrap_or_else(current_user);
+        let store = self.store.open()?;
+        let manifest =
+            put(&store, &self.run, &self.stage, self.step, self.table, &batches, &who, &self.reason).await?;
+        eprintln!("put `{}` as {}", self.table, manifest.id);
+        eprintln!("what was made from it is outdated now; see `envace-jobs lineage`");
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,161 @@
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use envace_pipeline::{Manifest, PlanState};
+use envace_schemas::Table;
+
+use super::RunArgs;
+use crate::context::{RunContext, StageOutcome};
+use crate::drive::Stage;
+use crate::rerun::rerun;
+
+pub use crate::drive::Stage as Which;
+
+/// Arguments of every stage.
+#[derive(Debug, clap::Args)]
+pub struct StageArgs {
+    #[command(flatten)]
+    run: RunArgs,
+
+    /// Step of the run
+    #[arg(long, value_name = "N")]
+    step: u64,
+
+    /// Print what would be read, made and reused, and write no table
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Make another attempt although there is an output
+    #[arg(long)]
+    new_attempt: bool,
+}
+
+impl StageArgs {
+    /// Runs the stage, or prints its plan.
+    pub async fn run(self, stage: Which) -> anyhow::Result<ExitCode> {
+        let mut ctx = self.run.open().await?;
+        ctx.new_attempt = self.new_attempt;
+        run_stage(&ctx, stage, self.step, self.dry_run).await
+    }
+}
+
+/// Arguments of `advantage`.
+#[derive(Debug, clap::Args)]
+pub struct AdvantageArgs {
+    #[command(flatten)]
+    stage: StageArgs,
+
+    /// File with a query to run in place of the built-in one
+    #[arg(long, value_name = "FILE")]
+    sql: Option<PathBuf>,
+
+    /// Print the built-in query and stop: a start for one of your own
+    #[arg(long)]
+    print_sql: bool,
+}
+
+impl AdvantageArgs {
+    /// Runs the stage, or prints its plan or its query.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let query = envace_sql::queries::ADVANTAGES;
+        if self.print_sql {
+            print!("{}", query.text);
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut ctx = self.stage.run.open().await?;
+        ctx.new_attempt = self.stage.new_attempt;
+        if let Some(path) = &self.sql {
+            ctx.query_texts.insert(query.name.to_owned(), fs_err::read_to_string(path)?);
+        }
+        run_stage(&ctx, Which::Advantage, self.stage.step, self.stage.dry_run).await
+    }
+}
+
+/// Arguments of `sft`.
+#[derive(Debug, clap::Args)]
+pub struct SftArgs {
+    #[command(flatten)]
+    run: RunArgs,
+
+    /// Steps to make, each of `sft.optimizer_steps` optimizer applications; those that are there are reused
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    steps: u64,
+
+    /// Print what would be read, made and reused, and write no table
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl SftArgs {
+    /// Makes the steps.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let ctx = self.run.open().await?;
+        for step in 0..self.steps {
+            run_stage(&ctx, Which::Sft, step, self.dry_run).await?;
+            if self.dry_run {
+                break;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Arguments of `rerun`.
+#[derive(Debug, clap::Args)]
+pub struct RerunArgs {
+    #[command(flatten)]
+    run: RunArgs,
+
+    /// Stage to compute again
+    #[arg(long, value_enum)]
+    stage: Which,
+
+    /// Step of the run
+    #[arg(long, value_name = "N")]
+    step: u64,
+
+    /// Compare with what is stored, and store nothing; without it, this is a dry run
+    #[arg(long)]
+    check: bool,
+}
+
+impl RerunArgs {
+    /// Exits with 0 if the stage came out the same, 1 if it did not.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let ctx = self.run.open().await?;
+        if !self.check {
+            return run_stage(&ctx, self.stage, self.step, true).await;
+        }
+        let comparison = rerun(&ctx, self.stage, self.step).await?;
+        println!("{comparison}");
+        Ok(if comparison.is_identical() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    }
+}
+
+async fn run_stage(ctx: &RunContext, stage: Which, step: u64, dry_run: bool) -> anyhow::Result<ExitCode> {
+    if dry_run {
+        let plan = stage.plan(ctx, step).await?;
+        println!("{plan}");
+        if let PlanState::Make { .. } = plan.state {
+            println!("{}", crate::estimate::estimate(ctx, stage, step).await?);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let outcome = stage.run(ctx, step).await?;
+    report(stage, step, &outcome);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says on stderr what a stage did.
+pub fn report(stage: Stage, step: u64, outcome: &StageOutcome) {
+    let rows = |manifest: &Manifest| {
+        let tables = manifest.outputs.keys().filter(|table| **table != Table::Timings);
+        let counts: Vec<String> =
+            tables.map(|table| format!("{table} {}", manifest.n_rows(*table))).collect();
+        counts.join(", ")
+    };
+    match outcome {
+        StageOutcome::Made(manifest) => eprintln!("{stage} {step}: made {}", rows(manifest)),
+        StageOutcome::Reused(manifest) => eprintln!("{stage} {step}: reused {}", rows(manifest)),
+    }
+}

@@ -1,0 +1,211 @@
+//! The configuration of a run: one TOML document, each section documented where it is declared.
+//!
+//! A stage is given its own section and no other. What must not change a result stands in
+//! [`ExecutionConfig`], which is in no stage key.
+
+mod advantage;
+mod evaluate;
+mod execution;
+mod policy;
+mod preset;
+mod rollout;
+mod score;
+mod sft;
+mod update;
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use toml::Table as TomlTable;
+
+pub use envace_sql::AdvantageParams;
+pub use evaluate::EvaluateConfig;
+pub use execution::ExecutionConfig;
+pub use policy::{PolicyConfig, RoleConfig, RolesConfig};
+pub use preset::Preset;
+pub use rollout::{HistoryMode, RolloutConfig, SamplingConfig, TasksConfig};
+pub use score::ScoreConfig;
+pub use sft::SftConfig;
+pub use update::{
+    AdamWConfig, Aggregation, KlConfig, KlEstimator, ScheduleConfig, ScheduleKind, TrainRole, UpdateConfig,
+};
+
+/// Everything a run is configured by.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The values the file starts from: `default`, or `paper` for those of the reference run.
+    pub preset: Preset,
+    /// Seed of every random draw of the run.
+    pub seed: u64,
+    /// The initial policy.
+    pub policy: PolicyConfig,
+    /// What differs between the roles.
+    pub roles: RolesConfig,
+    /// The tasks a step draws.
+    pub tasks: TasksConfig,
+    /// How trajectories are sampled.
+    pub rollout: RolloutConfig,
+    /// How verdicts become rewards.
+    pub score: ScoreConfig,
+    /// How rewards become advantages.
+    pub advantage: AdvantageParams,
+    /// How advantages become new weights.
+    pub update: UpdateConfig,
+    /// Supervised training on recorded dialogues.
+    pub sft: SftConfig,
+    /// Evaluation during `run`.
+    pub evaluate: EvaluateConfig,
+    /// What must not change a result: in no stage key.
+    pub execution: ExecutionConfig,
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("configuration cannot be read: {}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is no TOML, or holds an unknown key or a value of the wrong type.
+    #[error("configuration `{origin}` is not valid: {}", .source.message())]
+    Parse {
+        /// The file, or what stands for it.
+        origin: String,
+        /// Where and why.
+        #[source]
+        source: Box<toml::de::Error>,
+    },
+    /// The configuration cannot be written as TOML.
+    #[error("configuration cannot be written as TOML")]
+    Write(#[from] toml::ser::Error),
+    /// A value is out of its range, or two values contradict each other.
+    #[error("configuration key `{key}`: {reason}")]
+    Value {
+        /// The key, dotted.
+        key: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl Config {
+    /// Reads the file at `path`: its preset's values, then its own over them.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the file and the key.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    /// Parses TOML `text`; `origin` names it in messages.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the key.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
+        let parse = |source| ConfigError::Parse { origin: origin.to_owned(), source: Box::new(source) };
+        // The file alone first, so that an unknown key is reported with its line in the file.
+        let alone: Self = toml::from_str(text).map_err(parse)?;
+        let over: TomlTable = toml::from_str(text).map_err(parse)?;
+        let mut values = TomlTable::try_from(alone.preset.config())?;
+        overlay(&mut values, over);
+        let config: Self = values.try_into().map_err(parse)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The effective configuration as TOML, every value stated.
+    ///
+    /// # Errors
+    /// [`ConfigError::Write`] if a value has no TOML form.
+    pub fn to_toml(&self) -> Result<String, ConfigError> {
+        Ok(toml::to_string_pretty(self)?)
+    }
+
+    /// Checks ranges and combinations.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] names the key.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.tasks.check()?;
+        self.rollout.check()?;
+        self.score.check()?;
+        advantage::check(&self.advantage)?;
+        self.update.check()?;
+        self.sft.check()?;
+        self.evaluate.check()?;
+        self.execution.check()?;
+        if self.roles.rehearsal.checkpoint.is_some()
+            && self.update.train_roles.contains(&TrainRole::Rehearsal)
+        {
+            return Err(ConfigError::Value {
+                key: "update.train_roles",
+                reason: "a rehearsal role with a checkpoint of its own is frozen: leave `rehearsal` out"
+                    .to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Refuses `value` unless `is_valid`.
+fn require(is_valid: bool, key: &'static str, reason: &str) -> Result<(), ConfigError> {
+    if is_valid { Ok(()) } else { Err(ConfigError::Value { key, reason: reason.to_owned() }) }
+}
+
+/// Puts the values of `over` in place of those of `base`, table by table.
+fn overlay(base: &mut TomlTable, over: TomlTable) {
+    for (key, value) in over {
+        match (base.get_mut(&key), value) {
+            (Some(toml::Value::Table(inner)), toml::Value::Table(over)) => overlay(inner, over),
+            (_, value) => {
+                base.insert(key, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(Config::parse("", "empty").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn effective_configuration_round_trips() {
+        for preset in [Preset::Default, Preset::Paper] {
+            let config = preset.config();
+            assert_eq!(Config::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn a_file_stands_over_its_preset() {
+        let config = Config::parse("preset = \"paper\"\n[rollout]\ngroup_size = 6\n", "file").unwrap();
+        assert_eq!(config.rollout.group_size, 6);
+        assert_eq!(config.update.learning_rate, 1e-6, "the rest is the preset's");
+    }
+
+    #[test]
+    fn an_unknown_key_is_named() {
+        let error = Config::parse("[rollout]\ngroup_sise = 6\n", "run.toml").unwrap_err().to_string();
+        assert!(error.contains("run.toml") && error.contains("group_sise"), "{error}");
+    }
+
+    #[test]
+    fn a_group_of_one_is_refused_where_it_can_have_no_baseline() {
+        let error = Config::parse("[rollout]\ngroup_size = 1\n", "run.toml").unwrap_err().to_string();
+        assert!(error.contains("rollout.group_size"), "{error}");
+    }
+}

@@ -1,0 +1,28 @@
+use serde::{Deserialize, Serialize};
+
+/// The initial policy.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicyConfig {
+    /// A model folder in Hugging Face layout, a whole checkpoint digest of the store, `run:NAME` for the newest
+    /// checkpoint of a run, `bundled` for the policy that comes with envace, or `untrained:SEED` for its shape
+    /// with random weights. Empty: `bundled`.
+    pub checkpoint: String,
+}
+
+/// What differs between the roles.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RolesConfig {
+    /// The rehearsal role.
+    pub rehearsal: RoleConfig,
+}
+
+/// One role's own settings.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RoleConfig {
+    /// Frozen weights for this role, named as `policy.checkpoint` names them. Left out: the shared weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
+}

@@ -1,0 +1,199 @@
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, require};
+
+/// How advantages become new weights.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UpdateConfig {
+    /// Roles whose generations are trained on. Default: both.
+    pub train_roles: Vec<TrainRole>,
+    /// How far below 1 the ratio may fall. Default: 0.2.
+    pub clip_low: f64,
+    /// How far above 1 the ratio may rise. Default: 0.2.
+    pub clip_high: f64,
+    /// Bound on the loss for negative advantages, in multiples of the advantage; 0 is off. Default: 0.
+    pub dual_clip: f64,
+    /// What counts once in the loss. Default: `token`.
+    pub aggregation: Aggregation,
+    /// Divergence from a frozen reference.
+    pub kl: KlConfig,
+    /// Passes over the stage's sequences. Default: 1.
+    pub epochs: i32,
+    /// Optimizer applications of one pass. Default: 1.
+    pub minibatches: i32,
+    /// Peak learning rate. Default: 1e-6.
+    pub learning_rate: f64,
+    /// How the learning rate changes.
+    pub schedule: ScheduleConfig,
+    /// Largest norm of the gradient; 0 is off. Default: 1.
+    pub max_gradient_norm: f64,
+    /// The optimizer.
+    pub adamw: AdamWConfig,
+    /// Whether layers are computed again in the backward pass, to save memory. Default: false.
+    pub recompute_layers: bool,
+    /// Tokens that go through the model at once. It can change the last bits, so it is in the key.
+    /// Default: 4096.
+    pub micro_batch_tokens: usize,
+}
+
+/// A role that an update trains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum TrainRole {
+    /// The role that calls tools.
+    Actor,
+    /// The role that answers the calls.
+    Rehearsal,
+}
+
+impl TrainRole {
+    /// The name in the tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Actor => "actor",
+            Self::Rehearsal => "rehearsal",
+        }
+    }
+}
+
+/// What counts once in the loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Aggregation {
+    /// Each token.
+    Token,
+    /// Each sequence, by the mean of its tokens.
+    Sequence,
+    /// Each generation, by the mean of its tokens.
+    Generation,
+}
+
+/// Divergence from a frozen reference.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KlConfig {
+    /// Weight in the loss; 0 loads no reference. Default: 0.
+    pub coefficient: f64,
+    /// Estimator of the divergence. Default: `k3`.
+    pub estimator: KlEstimator,
+}
+
+/// Estimator of the divergence from the reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KlEstimator {
+    /// The log ratio.
+    K1,
+    /// Half its square.
+    K2,
+    /// Ratio less log ratio less one.
+    K3,
+}
+
+/// How the learning rate changes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScheduleConfig {
+    /// Optimizer applications over which it rises from 0. Default: 0.
+    pub warmup_steps: u64,
+    /// What it does then. Default: `constant`.
+    pub kind: ScheduleKind,
+    /// Optimizer applications after which a cosine has reached its floor. Default: 0, only with `constant`.
+    pub total_steps: u64,
+    /// The floor, as a share of the peak. Default: 0.1.
+    pub floor: f64,
+}
+
+/// What the learning rate does after warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleKind {
+    /// Stays.
+    Constant,
+    /// Falls along half a cosine to the floor.
+    Cosine,
+}
+
+/// The optimizer's constants.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdamWConfig {
+    /// Decay of the first moment. Default: 0.9.
+    pub beta1: f64,
+    /// Decay of the second moment. Default: 0.999.
+    pub beta2: f64,
+    /// Added to the root of the second moment. Default: 1e-8.
+    pub epsilon: f64,
+    /// Decoupled weight decay. Default: 0.01.
+    pub weight_decay: f64,
+}
+
+impl Default for KlConfig {
+    fn default() -> Self {
+        Self { coefficient: 0.0, estimator: KlEstimator::K3 }
+    }
+}
+
+impl Default for ScheduleConfig {
+    fn default() -> Self {
+        Self { warmup_steps: 0, kind: ScheduleKind::Constant, total_steps: 0, floor: 0.1 }
+    }
+}
+
+impl ScheduleConfig {
+    pub(super) fn check(&self, key: &'static str) -> Result<(), ConfigError> {
+        let fits = self.kind == ScheduleKind::Constant || self.total_steps > self.warmup_steps;
+        require(fits, key, "a cosine needs `total_steps` beyond `warmup_steps`")?;
+        require((0.0..=1.0).contains(&self.floor), key, "`floor` must be in [0, 1]")
+    }
+}
+
+impl Default for AdamWConfig {
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 }
+    }
+}
+
+impl Default for UpdateConfig {
+    fn default() -> Self {
+        Self {
+            train_roles: vec![TrainRole::Actor, TrainRole::Rehearsal],
+            clip_low: 0.2,
+            clip_high: 0.2,
+            dual_clip: 0.0,
+            aggregation: Aggregation::Token,
+            kl: KlConfig::default(),
+            epochs: 1,
+            minibatches: 1,
+            learning_rate: 1e-6,
+            schedule: ScheduleConfig::default(),
+            max_gradient_norm: 1.0,
+            adamw: AdamWConfig::default(),
+            recompute_layers: false,
+            micro_batch_tokens: 4_096,
+        }
+    }
+}
+
+impl UpdateConfig {
+    /// The reference's values: its `token-mean` over micro-batches of one row is a mean over generations.
+    pub fn paper() -> Self {
+        Self { dual_clip: 3.0, aggregation: Aggregation::Generation, ..Self::default() }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        require(!self.train_roles.is_empty(), "update.train_roles", "must name a role")?;
+        require((0.0..1.0).contains(&self.clip_low), "update.clip_low", "must be in [0, 1)")?;
+        require(self.clip_high >= 0.0, "update.clip_high", "must be 0 or more")?;
+        require(self.dual_clip == 0.0 || self.dual_clip > 1.0, "update.dual_clip", "must be 0 or above 1")?;
+        require(self.kl.coefficient >= 0.0, "update.kl.coefficient", "must be 0 or more")?;
+        require(self.epochs > 0, "update.epochs", "must be at least 1")?;
+        require(self.minibatches > 0, "update.minibatches", "must be at least 1")?;
+        let rate = self.learning_rate;
+        require(rate.is_finite() && rate > 0.0, "update.learning_rate", "must be above 0")?;
+        require(self.max_gradient_norm >= 0.0, "update.max_gradient_norm", "must be 0 or more")?;
+        require(self.micro_batch_tokens > 0, "update.micro_batch_tokens", "must be at least 1")?;
+        self.schedule.check("update.schedule")
+    }
+}

@@ -1,0 +1,222 @@
+//! One run in a store: its configuration, its tasks, its checkpoints.
+
+mod checkpoints;
+
+use std::sync::Arc;
+
+use envace_pipeline::{
+    InputRef, Manifest, PipelineError, Plan, PlanRequest, RunConfig, StageOutput, StageSpec, Store,
+    check_name,
+};
+use envace_schemas::Table;
+use envace_schemas::tables::TaskRow;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::config::Config;
+use crate::error::JobError;
+use crate::task::Task;
+
+pub use checkpoints::{CHECKPOINT, IMPORT_SPEC, OPTIMIZER, PolicySource};
+
+/// One run in a store.
+#[derive(Debug, Clone)]
+pub struct RunContext {
+    /// Where artifacts live.
+    pub store: Store,
+    /// Name of the run.
+    pub run: String,
+    /// Effective configuration.
+    pub config: Config,
+    /// Whether a stage makes another attempt although it has an output.
+    pub new_attempt: bool,
+    /// Texts given in place of declared queries, by the query's name.
+    pub query_texts: std::collections::BTreeMap<String, String>,
+}
+
+/// What a stage did.
+#[derive(Debug, Clone)]
+pub enum StageOutcome {
+    /// It made an output.
+    Made(Manifest),
+    /// An output of the same key was there.
+    Reused(Manifest),
+}
+
+impl StageOutcome {
+    /// The output.
+    pub fn manifest(&self) -> &Manifest {
+        match self {
+            Self::Made(manifest) | Self::Reused(manifest) => manifest,
+        }
+    }
+}
+
+impl RunContext {
+    /// Opens a run. A given configuration is stored with a new run; for a run that has one it must be the same,
+    /// apart from `[execution]`, unless `reconfigure`.
+    ///
+    /// # Errors
+    /// [`JobError::Missing`] if the run has no configuration and none is given; [`JobError::Refused`] if the two
+    /// differ, naming the first key.
+    pub async fn open(
+        store: Store,
+        run: &str,
+        given: Option<Config>,
+        reconfigure: bool,
+    ) -> Result<Self, JobError> {
+        check_name("run", run)?;
+        let stored = match store.run_config(run).await? {
+            Some(text) => Some(Config::parse(&text, &format!("runs/{run}/config.toml"))?),
+            None => None,
+        };
+        let config = match (stored, given) {
+            (None, None) => Config::default(),
+            (Some(stored), None) => stored,
+            (None, Some(given)) => given,
+            (Some(stored), Some(given)) => {
+                if let Some(difference) = first_difference(&stored, &given).filter(|_| !reconfigure) {
+                    return Err(JobError::refused(
+                        format!("run `{run}` began with another configuration: {difference}"),
+                        "name another run, or pass `--reconfigure` to go on with the new one",
+                    ));
+                }
+                given
+            }
+        };
+        let text = config.to_toml()?;
+        if let RunConfig::Other(_) = store.store_run_config(run, &text).await? {
+            store.put(&envace_pipeline::Path::from_iter(["runs", run, "config.toml"]), text).await?;
+        }
+        Ok(Self {
+            store,
+            run: run.to_owned(),
+            config,
+            new_attempt: false,
+            query_texts: std::collections::BTreeMap::new(),
+        })
+    }
+
+    /// The plan of a stage at a step. The stage is given `config` and nothing else.
+    ///
+    /// # Errors
+    /// Those of [`Plan::make`].
+    pub async fn plan(
+        &self,
+        spec: &StageSpec,
+        step: u64,
+        config: Value,
+        inputs: Vec<InputRef>,
+        fingerprint: Option<String>,
+        n_parts: usize,
+    ) -> Result<Plan, JobError> {
+        let mut request = PlanRequest::new(spec, &self.run, step, config, inputs);
+        request.fingerprint = fingerprint;
+        request.n_parts = u32::try_from(n_parts).unwrap_or(u32::MAX);
+        request.new_attempt = self.new_attempt;
+        let declared = |name: &String| spec.queries.iter().any(|query| query.name == name);
+        request.query_texts =
+            self.query_texts.iter().filter(|(name, _)| declared(name)).map(clone_pair).collect();
+        Ok(Plan::make(&self.store, request).await?)
+    }
+
+    /// The text of a declared query, or the one given in its place.
+    pub fn query(&self, query: envace_schemas::Query) -> String {
+        self.query_texts.get(query.name).cloned().unwrap_or_else(|| query.text.to_owned())
+    }
+
+    /// The latest output of a stage of this run.
+    ///
+    /// # Errors
+    /// [`JobError::Missing`] if there is none, with the command that makes it.
+    pub async fn output(&self, stage: &str, step: u64) -> Result<StageOutput, JobError> {
+        match StageOutput::latest(&self.store, &self.run, stage, step).await {
+            Ok(output) => Ok(output),
+            Err(PipelineError::NoOutput { id }) => Err(JobError::missing(
+                format!("there is no output of {id}"),
+                format!("run `envace-jobs {stage} --run {} --step {step}` first", self.run),
+            )),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The tasks of the configured set, in the order of their names, and the input they are.
+    ///
+    /// # Errors
+    /// [`JobError::Missing`] if the set is not in the store; [`JobError::Task`] if a task breaks an invariant.
+    pub async fn tasks(&self) -> Result<(InputRef, Vec<Arc<Task>>), JobError> {
+        let set = &self.config.tasks.set;
+        let output = match StageOutput::latest(&self.store, set, "tasks", 0).await {
+            Err(PipelineError::NoOutput { .. }) => {
+                return Err(JobError::missing(
+                    format!("there is no task set in the store: {set}"),
+                    format!("bring it in with `envace-jobs tasks import --set {set} …`, or `tasks generate`"),
+                ));
+            }
+            output => output?,
+        };
+        let rows: Vec<TaskRow> = output.read_all().await?;
+        let tasks = rows.into_iter().map(|row| Task::parse(row).map(Arc::new)).collect::<Result<_, _>>()?;
+        Ok((InputRef::table(output.manifest(), Table::Tasks)?, tasks))
+    }
+
+    /// The tasks of one split.
+    ///
+    /// # Errors
+    /// As [`tasks`](Self::tasks); [`JobError::Missing`] if the split has no task.
+    pub async fn tasks_of(&self, split: &str) -> Result<(InputRef, Vec<Arc<Task>>), JobError> {
+        let (input, mut tasks) = self.tasks().await?;
+        let mut splits: Vec<String> = tasks.iter().map(|task| task.row.split.clone()).collect();
+        splits.sort_unstable();
+        splits.dedup();
+        tasks.retain(|task| task.row.split == split);
+        if tasks.is_empty() {
+            return Err(JobError::missing(
+                format!("task set `{}` has no task in split: {split}", self.config.tasks.set),
+                format!("it has the splits {}", splits.join(", ")),
+            ));
+        }
+        Ok((input, tasks))
+    }
+}
+
+/// A config section as JSON, for a stage key.
+///
+/// # Errors
+/// [`JobError::Json`] if a value has no JSON form.
+pub fn section(name: &str, section: &impl Serialize) -> Result<Value, JobError> {
+    serde_json::to_value(section)
+        .map_err(|source| JobError::Json { what: format!("config section `{name}`"), source })
+}
+
+fn clone_pair((name, text): (&String, &String)) -> (String, String) {
+    (name.clone(), text.clone())
+}
+
+/// The first key in which two configurations differ, `[execution]` aside.
+fn first_difference(stored: &Config, given: &Config) -> Option<String> {
+    let value = |config: &Config| {
+        let config = Config { execution: Config::default().execution, ..config.clone() };
+        toml::Value::try_from(config).ok()
+    };
+    difference("", &value(stored)?, &value(given)?)
+}
+
+fn difference(key: &str, stored: &toml::Value, given: &toml::Value) -> Option<String> {
+    let (toml::Value::Table(stored), toml::Value::Table(given)) = (stored, given) else {
+        return (stored != given).then(|| format!("`{key}` was {stored}, is {given}"));
+    };
+    let inner = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
+    for (name, stored) in stored {
+        match given.get(name) {
+            None => return Some(format!("`{}` was {stored}, is left out", inner(name))),
+            Some(given) => {
+                if let Some(found) = difference(&inner(name), stored, given) {
+                    return Some(found);
+                }
+            }
+        }
+    }
+    let added = given.iter().find(|(name, _)| !stored.contains_key(*name));
+    added.map(|(name, value)| format!("`{}` was left out, is {value}", inner(name)))
+}

@@ -1,0 +1,165 @@
+use std::path::PathBuf;
+
+use envace_pipeline::{
+    Artifact, CheckpointDigest, Execution, InputRef, Manifest, Origin, StageSpec, checkpoint_dir,
+    import_checkpoint, optimizer_state_path,
+};
+use serde_json::json;
+
+use super::RunContext;
+use crate::error::JobError;
+use crate::policy_assets;
+
+/// Name of the weights among the artifacts of a stage.
+pub const CHECKPOINT: &str = "checkpoint";
+/// Name of the optimizer's state among the artifacts of a stage.
+pub const OPTIMIZER: &str = "optimizer";
+
+/// Pins the policy that a run, or one of its roles, begins with.
+pub const IMPORT_SPEC: StageSpec =
+    StageSpec { name: "checkpoint", version: 1, inputs: &[], outputs: &[], queries: &[], config: "policy" };
+const REHEARSAL_SPEC: StageSpec = StageSpec { name: "rehearsal_checkpoint", ..IMPORT_SPEC };
+
+/// Weights in the store, where they are, and the input they are for a stage.
+#[derive(Debug, Clone)]
+pub struct PolicySource {
+    /// Digest of the weights.
+    pub digest: CheckpointDigest,
+    /// Local folder to load them from.
+    pub dir: PathBuf,
+    /// The input.
+    pub input: InputRef,
+    /// The optimizer's state beside it: its input and its file. `None`: training begins here.
+    pub optimizer: Option<(InputRef, PathBuf)>,
+}
+
+impl RunContext {
+    /// The weights that step `step` begins with: those the run starts from, or those the step before made.
+    ///
+    /// # Errors
+    /// [`JobError::Missing`] if the step before has not been made, or the initial policy cannot be found.
+    pub async fn policy_at(&self, step: u64) -> Result<PolicySource, JobError> {
+        let Some(before) = step.checked_sub(1) else {
+            return self.initial(&IMPORT_SPEC, &self.config.policy.checkpoint, "policy.checkpoint").await;
+        };
+        for stage in ["update", "sft"] {
+            if let Some(manifest) = self.store.latest(&self.run, stage, before).await? {
+                return self.source(&manifest, CHECKPOINT).await;
+            }
+        }
+        Err(JobError::missing(
+            format!("run `{}` has no checkpoint after step {before}", self.run),
+            format!("run `envace-jobs update --run {} --step {before}` first", self.run),
+        ))
+    }
+
+    /// The weights of a rehearsal role that is frozen; `None` if the roles share theirs.
+    ///
+    /// # Errors
+    /// As [`policy_at`](Self::policy_at).
+    pub async fn frozen_rehearsal(&self) -> Result<Option<PolicySource>, JobError> {
+        let Some(name) = &self.config.roles.rehearsal.checkpoint else { return Ok(None) };
+        let source = self.initial(&REHEARSAL_SPEC, name, "roles.rehearsal.checkpoint").await?;
+        let input = source.input.named("rehearsal_checkpoint");
+        Ok(Some(PolicySource { input, optimizer: None, ..source }))
+    }
+
+    /// Resolves a name once and pins what it stood for, so that a resumed run starts from the same weights.
+    async fn initial(&self, spec: &StageSpec, name: &str, key: &str) -> Result<PolicySource, JobError> {
+        let config = json!({ "checkpoint": name });
+        if let Some(manifest) = self.store.latest(&self.run, spec.name, 0).await?
+            && manifest.key_parts.config == config
+        {
+            return self.source(&manifest, CHECKPOINT).await;
+        }
+        let (digest, input) = self.resolve(name, key).await?;
+        let plan = self.plan(spec, 0, config, vec![input], None, 1).await?;
+        let execution = Execution::new(&self.store, plan);
+        execution.add_artifact(0, CHECKPOINT, Artifact::Checkpoint { digest })?;
+        execution.finish_part(0).await?;
+        let manifest = execution.commit().await?;
+        self.source(&manifest, CHECKPOINT).await
+    }
+
+    /// What a checkpoint's name stands for: see [`crate::config::PolicyConfig::checkpoint`].
+    async fn resolve(&self, name: &str, key: &str) -> Result<(CheckpointDigest, InputRef), JobError> {
+        if name.is_empty() || name == "bundled" {
+            let dir = policy_assets::unpack()?;
+            return self.import(dir.path(), "bundled policy").await;
+        }
+        if let Some(seed) = name.strip_prefix("untrained:").and_then(|seed| seed.parse().ok()) {
+            let dir = policy_assets::unpack_untrained(seed)?;
+            return self.import(dir.path(), name).await;
+        }
+        if let Some(run) = name.strip_prefix("run:") {
+            let manifest = newest_checkpoint(self, run).await?;
+            let input = InputRef::artifact(CHECKPOINT, &manifest, CHECKPOINT)?;
+            return Ok((CheckpointDigest(input.digest.clone()), input));
+        }
+        let dir = PathBuf::from(name);
+        if dir.is_dir() {
+            let shown =
+                dir.file_name().map_or_else(|| name.to_owned(), |name| name.to_string_lossy().into_owned());
+            return self.import(&dir, &shown).await;
+        }
+        let is_digest = name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_digest {
+            let digest = CheckpointDigest(name.to_owned());
+            checkpoint_dir(&self.store, &digest).await?;
+            let origin = Origin::File { name: name.to_owned() };
+            let input =
+                InputRef { name: CHECKPOINT.to_owned(), digest: name.to_owned(), n_rows: None, origin };
+            return Ok((digest, input));
+        }
+        Err(JobError::missing(
+            format!("configuration key `{key}` names no model folder, run or checkpoint: {name}"),
+            "give a folder in Hugging Face layout, `run:NAME`, a whole checkpoint digest, `bundled`, or `untrained:SEED`",
+        ))
+    }
+
+    async fn import(
+        &self,
+        dir: &std::path::Path,
+        shown: &str,
+    ) -> Result<(CheckpointDigest, InputRef), JobError> {
+        // Loading says what is wrong with a folder better than a later stage would.
+        envace_model::Model::load(dir, &envace_model::Device::Cpu)?;
+        let digest = import_checkpoint(&self.store, dir).await?;
+        let origin = Origin::File { name: shown.to_owned() };
+        let input = InputRef { name: CHECKPOINT.to_owned(), digest: digest.0.clone(), n_rows: None, origin };
+        Ok((digest, input))
+    }
+
+    async fn source(&self, manifest: &Manifest, artifact: &str) -> Result<PolicySource, JobError> {
+        let input = InputRef::artifact(CHECKPOINT, manifest, artifact)?;
+        let digest = CheckpointDigest(input.digest.clone());
+        let dir = checkpoint_dir(&self.store, &digest).await?;
+        let optimizer = match manifest.artifacts.get(OPTIMIZER) {
+            None => None,
+            Some(state) => {
+                let path = optimizer_state_path(&self.store, state.checkpoint(), state.digest()).await?;
+                Some((InputRef::artifact(OPTIMIZER, manifest, OPTIMIZER)?, path))
+            }
+        };
+        Ok(PolicySource { digest, dir, input, optimizer })
+    }
+}
+
+/// The output with the newest checkpoint of a run: the highest step, an update before supervised training.
+async fn newest_checkpoint(ctx: &RunContext, run: &str) -> Result<Manifest, JobError> {
+    envace_pipeline::check_name("run", run)?;
+    let manifests = ctx.store.active_manifests(Some(run)).await?;
+    let rank = |manifest: &Manifest| match manifest.id.stage.as_str() {
+        "update" => Some((manifest.id.step + 1, 1)),
+        "sft" => Some((manifest.id.step + 1, 0)),
+        "checkpoint" => Some((0, 0)),
+        _ => None,
+    };
+    let newest = manifests.into_iter().filter(|manifest| rank(manifest).is_some()).max_by_key(rank);
+    newest.ok_or_else(|| {
+        JobError::missing(
+            format!("the store has no checkpoint of run: {run}"),
+            "`envace-jobs sql \"SELECT DISTINCT run FROM updates\"` lists the runs that have one",
+        )
+    })
+}

@@ -1,0 +1,107 @@
+//! Drives the stages of a run, step by step, from wherever it stopped.
+
+use std::fmt;
+
+use crate::context::{RunContext, StageOutcome};
+use crate::error::JobError;
+use crate::rollout::stage as rollout;
+use crate::score::stage as score;
+use crate::{advantage, evaluate, update};
+
+/// A stage that a run consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Stage {
+    /// Supervised training.
+    Sft,
+    /// Sample trajectories.
+    Rollout,
+    /// Grade and reward them.
+    Score,
+    /// Compute advantages.
+    Advantage,
+    /// Train on them.
+    Update,
+    /// Measure a checkpoint.
+    Evaluate,
+}
+
+impl Stage {
+    /// Those of a training step, in order.
+    pub const STEP: [Self; 4] = [Self::Rollout, Self::Score, Self::Advantage, Self::Update];
+
+    /// The name in paths and manifests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sft => "sft",
+            Self::Rollout => "rollout",
+            Self::Score => "score",
+            Self::Advantage => "advantage",
+            Self::Update => "update",
+            Self::Evaluate => "evaluate",
+        }
+    }
+
+    /// Runs it at a step, or reuses its output.
+    ///
+    /// # Errors
+    /// Whatever the stage fails with.
+    pub async fn run(self, ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> {
+        match self {
+            Self::Sft => crate::sft::run(ctx, step).await,
+            Self::Rollout => rollout::run(ctx, step).await,
+            Self::Score => score::run(ctx, step).await,
+            Self::Advantage => advantage::run(ctx, step).await,
+            Self::Update => update::run(ctx, step).await,
+            Self::Evaluate => evaluate::run(ctx, step).await,
+        }
+    }
+
+    /// What it would do, for a dry run.
+    ///
+    /// # Errors
+    /// Whatever planning fails with.
+    pub async fn plan(self, ctx: &RunContext, step: u64) -> Result<envace_pipeline::Plan, JobError> {
+        Ok(match self {
+            Self::Sft => crate::sft::plan(ctx, step).await?.plan,
+            Self::Rollout => rollout::plan(ctx, step).await?.plan,
+            Self::Score => score::plan(ctx, step).await?.0,
+            Self::Advantage => advantage::plan(ctx, step).await?.0,
+            Self::Update => update::plan(ctx, step).await?.0,
+            Self::Evaluate => evaluate::plan(ctx, step).await?.plan,
+        })
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Runs steps `0..n_steps`, evaluating before the first and after every `evaluate.every`-th.
+///
+/// What is there already is reused, so calling it again after a stop goes on, and asking for more steps adds them.
+///
+/// # Errors
+/// Whatever a stage fails with.
+pub async fn drive(
+    ctx: &RunContext,
+    n_steps: u64,
+    report: &mut dyn FnMut(Stage, u64, &StageOutcome),
+) -> Result<(), JobError> {
+    let every = u64::from(ctx.config.evaluate.every);
+    let is_evaluated = |step: u64| every > 0 && step.is_multiple_of(every);
+    for step in 0..n_steps {
+        if is_evaluated(step) {
+            report(Stage::Evaluate, step, &Stage::Evaluate.run(ctx, step).await?);
+        }
+        for stage in Stage::STEP {
+            report(stage, step, &stage.run(ctx, step).await?);
+        }
+    }
+    // The last checkpoint is always measured where any is.
+    if every > 0 {
+        report(Stage::Evaluate, n_steps, &Stage::Evaluate.run(ctx, n_steps).await?);
+    }
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! The `sft` stage: supervised training on recorded dialogues, for both roles.
+//!
+//! One step of it makes a fixed number of optimizer applications and leaves a checkpoint, so that long training
+//! is a chain of steps that can be resumed, evaluated and followed in the lineage like any other.
+
+mod sequences;
+
+use std::sync::Arc;
+
+use envace_grpo::seeds::Draw;
+use envace_model::chat::{ChatFormat, PromptOptions};
+use envace_model::{Device, PolicyLogprobs, TrainSequence, Trainer};
+use envace_pipeline::{Execution, Plan, StageSpec, Store};
+use envace_schemas::Table;
+use envace_schemas::tables::{SftLossRow, TimingRow};
+use serde_json::json;
+
+use crate::config::{Config, SftConfig, TrainRole};
+use crate::context::{PolicySource, RunContext, StageOutcome, section};
+use crate::error::JobError;
+use crate::progress::Progress;
+use crate::rollout::prompt_tools::with_tools_in_prompt;
+use crate::rollout::rehearsal_examples::rehearsal_examples;
+use crate::task::Task;
+use crate::update::items::micro_batches;
+use crate::update::{schedule, store_trained, trainer_options};
+
+pub use sequences::{Demonstration, actor_demonstrations, rehearsal_demonstration};
+
+/// What the stage reads and writes.
+pub const SPEC: StageSpec = StageSpec {
+    name: "sft",
+    version: 1,
+    inputs: &[Table::Tasks],
+    outputs: &[Table::SftLosses],
+    queries: &[],
+    config: "sft",
+};
+
+/// What there is to do at a step.
+pub struct Sft {
+    /// The plan.
+    pub plan: Plan,
+    source: PolicySource,
+    tasks: Vec<Arc<Task>>,
+}
+
+impl Sft {
+    /// Tasks with a recorded dialogue.
+    pub fn n_tasks(&self) -> usize {
+        self.tasks.len()
+    }
+}
+
+/// Plans the stage.
+///
+/// # Errors
+/// [`JobError`] if tasks or checkpoint are missing, or the step was made from something else.
+pub async fn plan(ctx: &RunContext, step: u64) -> Result<Sft, JobError> {
+    let (input, mut tasks) = ctx.tasks_of(&ctx.config.sft.split).await?;
+    let n_tasks = tasks.len();
+    tasks.retain(|task| task.transcript.is_some());
+    if tasks.is_empty() {
+        return Err(JobError::missing(
+            format!(
+                "none of the {n_tasks} tasks of split `{}` has a recorded dialogue",
+                ctx.config.sft.split
+            ),
+            "supervised training learns from recorded dialogues; name a split that has them",
+        ));
+    }
+    let source = ctx.policy_at(step).await?;
+    let mut inputs = vec![input, source.input.clone()];
+    inputs.extend(source.optimizer.iter().map(|(input, _)| input.clone()));
+    let config = json!({
+        "seed": ctx.config.seed,
+        "sft": section("sft", &ctx.config.sft)?,
+        "rehearsal": section("rollout.episode.rehearsal", &ctx.config.rollout.episode.rehearsal)?,
+        "thinking": ctx.config.rollout.thinking,
+        "tools_in_prompt": ctx.config.rollout.tools_in_prompt,
+    });
+    let fingerprint = Some(envace_model::arithmetic_fingerprint(&Device::Cpu));
+    let plan = ctx.plan(&SPEC, step, config, inputs, fingerprint, 1).await?;
+    Ok(Sft { plan, source, tasks })
+}
+
+/// Runs the stage, or reuses its output.
+///
+/// # Errors
+/// As [`plan`], and whatever fails on the way.
+pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> {
+    let sft = plan(ctx, step).await?;
+    if let Some(manifest) = sft.plan.reused() {
+        return Ok(StageOutcome::Reused(manifest.clone()));
+    }
+    let execution = Execution::new(&ctx.store, sft.plan.clone());
+    execute(ctx, step, &sft, &ctx.store, &execution).await?;
+    Ok(StageOutcome::Made(execution.commit().await?))
+}
+
+/// Trains into `execution`; weights and optimizer state go to the store `into`, which is its store.
+///
+/// # Errors
+/// Whatever fails on the way.
+pub async fn execute(
+    ctx: &RunContext,
+    step: u64,
+    sft: &Sft,
+    into: &Store,
+    execution: &Execution,
+) -> Result<(), JobError> {
+    if execution.missing_parts().await?.is_empty() {
+        return Ok(());
+    }
+    let (config, source, tasks) = (ctx.config.clone(), sft.source.clone(), sft.tasks.clone());
+    let work = move || train(&config, step, &source, &tasks);
+    let (trainer, rows, seconds) = tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| JobError::Worker { what: "supervised training", source: error })??;
+    store_trained(into, execution, &trainer).await?;
+    execution.write(0, &rows).await?;
+    let timing = TimingRow { subject: "sft".to_owned(), metric: "wall_secs".to_owned(), value: seconds };
+    execution.write(0, &[timing]).await?;
+    Ok(execution.finish_part(0).await?)
+}
+
+fn train(
+    config: &Config,
+    step: u64,
+    source: &PolicySource,
+    tasks: &[Arc<Task>],
+) -> Result<(Trainer, Vec<SftLossRow>, f64), JobError> {
+    let sft = &config.sft;
+    let format = ChatFormat::load(&source.dir)?;
+    let options = trainer_options(&sft.adamw, sft.recompute_layers);
+    let state = source.optimizer.as_ref().map(|(_, path)| path.as_path());
+    let mut trainer = Trainer::load(&source.dir, state, options)?;
+    let limit = match sft.max_sequence_tokens {
+        0 => trainer.config().context_length,
+        limit => limit.min(trainer.config().context_length),
+    };
+    let schedule = schedule(sft.learning_rate, &sft.schedule);
+    let progress = Progress::begin(format!("sft {step}"), sft.optimizer_steps, "optimizer steps");
+    let (mut rows, mut n_left_out) = (Vec::new(), 0);
+    for application in 0..sft.optimizer_steps {
+        let batch =
+            batch_of(tasks, config.seed, step * sft.optimizer_steps + application, sft.tasks_per_batch);
+        let mut sequences: Vec<(TrainRole, Demonstration)> = Vec::new();
+        for task in batch {
+            sequences.extend(demonstrations(&format, config, &task)?);
+        }
+        let n_before = sequences.len();
+        sequences.retain(|(_, sequence)| !sequence.trained.is_empty() && sequence.token_ids.len() <= limit);
+        n_left_out += n_before - sequences.len();
+        let rate = schedule.rate(trainer.step());
+        let (new_rows, n_tokens) = apply(&mut trainer, sft, &sequences, rate)?;
+        let loss = new_rows.iter().find(|row| row.role == "all").and_then(|row| row.loss_nats);
+        progress.advance_with(1, n_tokens, loss.map_or_else(String::new, |loss| format!("loss {loss:.3}")));
+        rows.extend(new_rows);
+    }
+    if n_left_out > 0 {
+        tracing::warn!(
+            n_left_out,
+            limit,
+            "sequences were too long or had nothing to learn, and were left out"
+        );
+    }
+    Ok((trainer, rows, progress.finish()))
+}
+
+/// What a task teaches each role.
+fn demonstrations(
+    format: &ChatFormat,
+    config: &Config,
+    task: &Task,
+) -> Result<Vec<(TrainRole, Demonstration)>, JobError> {
+    let Some(transcript) = &task.transcript else { return Ok(Vec::new()) };
+    let rollout = &config.rollout;
+    let mut all = Vec::new();
+    if config.sft.roles.contains(&TrainRole::Actor) {
+        let in_prompt = rollout.tools_in_prompt;
+        let messages =
+            if in_prompt { with_tools_in_prompt(transcript, &task.tools) } else { transcript.clone() };
+        let tools = if in_prompt { Vec::new() } else { task.tools.clone() };
+        let options = PromptOptions { tools, enable_thinking: rollout.thinking, ..PromptOptions::default() };
+        let sequences = actor_demonstrations(format, &options, &messages)?;
+        all.extend(sequences.into_iter().map(|sequence| (TrainRole::Actor, sequence)));
+    }
+    if config.sft.roles.contains(&TrainRole::Rehearsal) {
+        let options = PromptOptions { enable_thinking: rollout.thinking, ..PromptOptions::default() };
+        let draw = Draw::new(config.seed, "sft_few_shot").task_hash(&task.row.task_hash);
+        let mut examples = rehearsal_examples(task, &rollout.episode, |turn, call_index| {
+            draw.clone().turn(turn as u64).call(call_index as u64).uniform(0)
+        });
+        if config.sft.rehearsals_per_task > 0 {
+            examples.truncate(config.sft.rehearsals_per_task);
+        }
+        for example in examples {
+            let prompt = example.prompt.messages();
+            let sequence = rehearsal_demonstration(format, &options, &prompt, &example.output)?;
+            all.push((TrainRole::Rehearsal, sequence));
+        }
+    }
+    Ok(all)
+}
+
+/// One optimizer application on the mean negative log likelihood of all target tokens.
+fn apply(
+    trainer: &mut Trainer,
+    config: &SftConfig,
+    sequences: &[(TrainRole, Demonstration)],
+    learning_rate: f64,
+) -> Result<(Vec<SftLossRow>, u64), JobError> {
+    let n_trained: usize = sequences.iter().map(|(_, sequence)| sequence.trained.len()).sum();
+    let sizes: Vec<usize> = sequences.iter().map(|(_, sequence)| sequence.token_ids.len()).collect();
+    let mut sums: Vec<(TrainRole, f64, usize)> = Vec::new();
+    let coefficient = -1.0 / n_trained.max(1) as f32;
+    for range in micro_batches(&sizes, config.micro_batch_tokens) {
+        let part = sequences.get(range).unwrap_or_default();
+        let batch: Vec<TrainSequence> = part.iter().map(|(_, sequence)| train_sequence(sequence)).collect();
+        trainer.accumulate(&batch, &mut |policy: &[PolicyLogprobs]| {
+            for ((role, _), policy) in part.iter().zip(policy) {
+                let loss = -policy.logprobs.iter().map(|logprob| f64::from(*logprob)).sum::<f64>();
+                sums.push((*role, loss, policy.logprobs.len()));
+            }
+            policy.iter().map(|policy| vec![coefficient; policy.logprobs.len()]).collect()
+        })?;
+    }
+    let optimizer_step = trainer.step() as i64;
+    let max_norm = Some(config.max_gradient_norm).filter(|norm| *norm > 0.0);
+    let report = trainer.apply(learning_rate, max_norm)?;
+    let row = |name: &str, is_of: &dyn Fn(TrainRole) -> bool| {
+        let of_role = || sums.iter().filter(|(role, _, _)| is_of(*role));
+        let n_tokens: usize = of_role().map(|(_, _, n_tokens)| n_tokens).sum();
+        let n_forward: usize = sequences
+            .iter()
+            .filter(|(role, _)| is_of(*role))
+            .map(|(_, sequence)| sequence.token_ids.len())
+            .sum();
+        let loss: f64 = of_role().map(|(_, loss, _)| loss).sum();
+        SftLossRow {
+            optimizer_step,
+            role: name.to_owned(),
+            n_tokens: n_tokens as i64,
+            n_sequences: of_role().count() as i64,
+            n_forward_tokens: n_forward as i64,
+            loss_nats: (n_tokens > 0).then(|| loss / n_tokens as f64),
+            gradient_norm: Some(report.gradient_norm).filter(|norm| norm.is_finite()),
+            learning_rate,
+            is_skipped: report.is_skipped,
+        }
+    };
+    let rows = vec![
+        row("actor", &|role| role == TrainRole::Actor),
+        row("all", &|_| true),
+        row("rehearsal", &|role| role == TrainRole::Rehearsal),
+    ];
+    Ok((rows, sizes.iter().sum::<usize>() as u64))
+}
+
+fn train_sequence(sequence: &Demonstration) -> TrainSequence {
+    let Demonstration { token_ids, trained } = sequence.clone();
+    TrainSequence { token_ids, trained, temperature: 1.0 }
+}
+
+/// The tasks of one optimizer application: the split in an order drawn anew for each pass over it.
+fn batch_of(tasks: &[Arc<Task>], seed: u64, application: u64, per_batch: usize) -> Vec<Arc<Task>> {
+    let n_tasks = tasks.len() as u64;
+    let first = application * per_batch as u64;
+    let mut batch = Vec::with_capacity(per_batch);
+    let mut order: Option<(u64, Vec<usize>)> = None;
+    for place in (first..).take(per_batch) {
+        let pass = place / n_tasks;
+        if order.as_ref().is_none_or(|(of, _)| *of != pass) {
+            let mut indices: Vec<usize> = (0..tasks.len()).collect();
+            Draw::new(seed, "sft_order").position(pass).shuffle(&mut indices);
+            order = Some((pass, indices));
+        }
+        let index = order.as_ref().and_then(|(_, indices)| indices.get((place % n_tasks) as usize));
+        batch.extend(index.and_then(|index| tasks.get(*index)).cloned());
+    }
+    batch
+}

@@ -1,0 +1,129 @@
+//! One optimizer application.
+
+use std::collections::BTreeMap;
+
+use envace_grpo::loss::{LossParts, Objective, Tokens, Totals, sequence_loss};
+use envace_model::{PolicyLogprobs, TrainSequence, Trainer};
+use envace_schemas::tables::UpdateRow;
+
+use super::items::{Item, micro_batches};
+use crate::config::UpdateConfig;
+use crate::error::JobError;
+use crate::progress::Progress;
+
+/// Which application it is.
+pub(super) struct Place {
+    pub epoch: i32,
+    pub minibatch: i32,
+    pub learning_rate: f64,
+}
+
+/// What all applications of an update share.
+pub(super) struct Context<'a> {
+    pub config: &'a UpdateConfig,
+    pub objective: Objective,
+    pub progress: &'a Progress,
+}
+
+/// What one role had in it.
+#[derive(Debug, Clone, Copy, Default)]
+struct RoleSums {
+    parts: LossParts,
+    n_sequences: i64,
+    n_forward_tokens: i64,
+}
+
+impl RoleSums {
+    fn add(&mut self, parts: &LossParts, n_sequences: i64, n_forward_tokens: i64) {
+        self.parts.add(parts);
+        self.n_sequences += n_sequences;
+        self.n_forward_tokens += n_forward_tokens;
+    }
+}
+
+/// Trains on one minibatch. The gradient does not depend on the cut into micro-batches but for rounding.
+pub(super) fn apply(
+    trainer: &mut Trainer,
+    reference: Option<&Trainer>,
+    batch: &[&Item],
+    place: &Place,
+    context: &Context<'_>,
+) -> Result<Vec<UpdateRow>, JobError> {
+    let mut totals = Totals::default();
+    for item in batch {
+        totals.add_sequence(&item.spans);
+    }
+    let sizes: Vec<usize> = batch.iter().map(|item| item.sequence.token_ids.len()).collect();
+    let mut sums: BTreeMap<&'static str, RoleSums> = BTreeMap::new();
+    for range in micro_batches(&sizes, context.config.micro_batch_tokens) {
+        let items = batch.get(range).unwrap_or_default();
+        let sequences: Vec<TrainSequence> = items.iter().map(|item| item.sequence.clone()).collect();
+        let ref_logprobs = reference.map(|reference| reference.logprobs(&sequences)).transpose()?;
+        let mut failed = None;
+        trainer.accumulate(&sequences, &mut |policy: &[PolicyLogprobs]| {
+            let coefficients = items.iter().zip(policy).enumerate().map(|(index, (item, policy))| {
+                let ref_logprobs = ref_logprobs
+                    .as_ref()
+                    .and_then(|all| all.get(index))
+                    .map(|policy| policy.logprobs.as_slice());
+                let tokens = Tokens {
+                    policy_logprobs: &policy.logprobs,
+                    sampling_logprobs: &item.sampling_logprobs,
+                    ref_logprobs,
+                    entropies: Some(&policy.entropies),
+                    spans: &item.spans,
+                };
+                match sequence_loss(&tokens, &context.objective, &totals) {
+                    Ok((parts, gradient)) => {
+                        let n_tokens = item.sequence.token_ids.len() as i64;
+                        sums.entry(item.role.name()).or_default().add(&parts, 1, n_tokens);
+                        gradient
+                    }
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                        vec![0.0; policy.logprobs.len()]
+                    }
+                }
+            });
+            coefficients.collect()
+        })?;
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        let n_tokens: usize = sequences.iter().map(|sequence| sequence.token_ids.len()).sum();
+        context.progress.advance(n_tokens as u64, n_tokens as u64);
+    }
+    let optimizer_step = trainer.step() as i64;
+    let max_norm = Some(context.config.max_gradient_norm).filter(|norm| *norm > 0.0);
+    let report = trainer.apply(place.learning_rate, max_norm)?;
+    let mut all = RoleSums::default();
+    for role in sums.values() {
+        all.add(&role.parts, role.n_sequences, role.n_forward_tokens);
+    }
+    let rows = ["actor", "all", "rehearsal"].into_iter().map(|role| {
+        let sums = if role == "all" { all } else { sums.get(role).copied().unwrap_or_default() };
+        let parts = &sums.parts;
+        let has_tokens = parts.n_tokens > 0;
+        UpdateRow {
+            epoch: place.epoch,
+            minibatch: place.minibatch,
+            role: role.to_owned(),
+            optimizer_step,
+            n_tokens: parts.n_tokens as i64,
+            n_generations: parts.n_generations as i64,
+            n_sequences: sums.n_sequences,
+            n_forward_tokens: sums.n_forward_tokens,
+            loss: has_tokens.then(|| parts.loss()),
+            kl_nats: parts.kl_mean(),
+            entropy_nats: parts.entropy_mean(),
+            clip_share: parts.clip_share(),
+            mismatch_mean_nats: parts.mismatch_mean(),
+            mismatch_max_nats: has_tokens.then_some(parts.mismatch_max),
+            advantage_mean: parts.advantage_mean(),
+            gradient_norm: Some(report.gradient_norm).filter(|norm| norm.is_finite()),
+            learning_rate: place.learning_rate,
+            is_skipped: report.is_skipped,
+        }
+    });
+    Ok(rows.collect())
+}
