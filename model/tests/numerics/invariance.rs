@@ -1,0 +1,177 @@
+//! A row's bits do not depend on what it is computed with.
+
+use candle_core::Tensor;
+use envace_model::{CacheRow, KvCache, LogSoftmax, Model, TrainSequence, Trainer, TrainerOptions};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{random_model, sequence, tokens, with_threads};
+
+/// Hidden states of a sequence, bit by bit, cut into calls of the given lengths.
+fn in_chunks(model: &Model, token_ids: &[u32], lengths: &[usize]) -> Vec<Vec<u32>> {
+    let mut kv = KvCache::new(model.config(), 1);
+    let mut hidden = Vec::new();
+    let mut start = 0;
+    for length in lengths {
+        let end = (start + length).min(token_ids.len());
+        let rows: Vec<CacheRow> = (start..end).map(|position| CacheRow { slot: 0, position }).collect();
+        hidden.extend(bits(&model.forward_cached(&token_ids[start..end], &rows, &mut kv).unwrap()));
+        start = end;
+    }
+    assert_eq!(start, token_ids.len());
+    hidden
+}
+
+fn bits(rows: &Tensor) -> Vec<Vec<u32>> {
+    let rows = rows.to_vec2::<f32>().unwrap();
+    rows.into_iter().map(|row| row.into_iter().map(f32::to_bits).collect()).collect()
+}
+
+#[test]
+fn prefill_equals_decoding_at_every_size() {
+    let shapes: [Value; 4] = [
+        json!({}),
+        json!({"hidden_size": 192, "intermediate_size": 384, "num_attention_heads": 6, "head_dim": 32,
+               "vocab_size": 700, "num_hidden_layers": 1}),
+        json!({"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3,
+               "head_dim": 64, "vocab_size": 300, "num_hidden_layers": 1, "model_type": "llama"}),
+        json!({"hidden_size": 48, "num_key_value_heads": 4, "head_dim": 12, "model_type": "qwen2"}),
+    ];
+    for shape in shapes {
+        let dir = tempfile::tempdir().unwrap();
+        let model = random_model(dir.path(), shape.clone());
+        let token_ids = tokens(90, 1, model.config().vocab_size);
+        let whole = with_threads(1, || in_chunks(&model, &token_ids, &[90]));
+        let one_by_one = with_threads(2, || in_chunks(&model, &token_ids, &[1; 90]));
+        assert_eq!(whole, one_by_one, "{shape}");
+        assert_eq!(whole, with_threads(2, || in_chunks(&model, &token_ids, &[1, 2, 64, 7, 16])), "{shape}");
+    }
+}
+
+#[test]
+fn logits_of_a_row_do_not_depend_on_the_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = random_model(dir.path(), json!({"hidden_size": 576, "vocab_size": 50}));
+    let token_ids = tokens(70, 2, 50);
+    let rows: Vec<CacheRow> = (0..70).map(|position| CacheRow { slot: 0, position }).collect();
+    let hidden = model.forward_cached(&token_ids, &rows, &mut KvCache::new(model.config(), 1)).unwrap();
+    let all = bits(&model.logits(&hidden).unwrap());
+    for (first, n) in [(0, 1), (5, 2), (13, 40), (69, 1)] {
+        let some = bits(&model.logits(&hidden.narrow(0, first, n).unwrap()).unwrap());
+        assert_eq!(some, all[first..first + n]);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..Default::default() })]
+
+    /// Three sequences advance by random amounts in mixed calls; each has the bits it has alone.
+    #[test]
+    fn mixed_batches_have_the_bits_of_single_sequences(
+        steps in prop::collection::vec(prop::collection::vec(0_usize..20, 3), 1..6),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let model = random_model(dir.path(), json!({}));
+        let sequences: Vec<Vec<u32>> = (0..3).map(|i| tokens(100, i, 123)).collect();
+        let mut kv = KvCache::new(model.config(), 3);
+        let mut found: Vec<Vec<Vec<u32>>> = vec![Vec::new(); 3];
+        for step in &steps {
+            let (mut token_ids, mut rows) = (Vec::new(), Vec::new());
+            for (slot, n) in step.iter().enumerate() {
+                let start = kv.len(slot);
+                for position in start..start + n {
+                    token_ids.push(sequences[slot][position]);
+                    rows.push(CacheRow { slot, position });
+                }
+            }
+            if rows.is_empty() {
+                continue;
+            }
+            let hidden = bits(&model.forward_cached(&token_ids, &rows, &mut kv).unwrap());
+            for (row, hidden) in rows.iter().zip(hidden) {
+                found[row.slot].push(hidden);
+            }
+        }
+        for (sequence, found) in sequences.iter().zip(found).filter(|(_, found)| !found.is_empty()) {
+            let alone = in_chunks(&model, &sequence[..found.len()], &[found.len()]);
+            prop_assert_eq!(alone, found);
+        }
+    }
+}
+
+#[test]
+fn a_copied_prefix_and_a_cut_slot_go_on_as_if_computed_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = random_model(dir.path(), json!({}));
+    let token_ids = tokens(60, 3, 123);
+    let expected = in_chunks(&model, &token_ids, &[60]);
+    let mut kv = KvCache::new(model.config(), 2);
+    let run = |kv: &mut KvCache, slot: usize, token_ids: &[u32], start: usize| {
+        let rows: Vec<CacheRow> =
+            (start..start + token_ids.len()).map(|position| CacheRow { slot, position }).collect();
+        bits(&model.forward_cached(token_ids, &rows, kv).unwrap())
+    };
+    // Slot 1 holds something longer first, so that stale keys lie behind the copied prefix.
+    run(&mut kv, 1, &tokens(80, 9, 123), 0);
+    run(&mut kv, 0, &token_ids[..45], 0);
+    kv.copy_prefix(0, 1, 37).unwrap();
+    assert_eq!(run(&mut kv, 1, &token_ids[37..], 37), expected[37..]);
+    kv.truncate(0, 20);
+    assert_eq!(run(&mut kv, 0, &token_ids[20..], 20), expected[20..]);
+    assert!(kv.copy_prefix(0, 1, 61).is_err());
+    let misplaced = CacheRow { slot: 0, position: 61 };
+    assert!(model.forward_cached(&[1], &[misplaced], &mut kv).is_err());
+    assert_eq!(kv.len(0), 60);
+}
+
+/// What an engine would report for the trained tokens of a sequence, decoding token by token.
+fn sampled_logprobs(model: &Model, sequence: &TrainSequence) -> Vec<u32> {
+    let mut kv = KvCache::new(model.config(), 1);
+    let mut found = Vec::new();
+    for (position, &token) in sequence.token_ids.iter().enumerate() {
+        let hidden = model.forward_cached(&[token], &[CacheRow { slot: 0, position }], &mut kv).unwrap();
+        if sequence.trained.contains(&(position as u32 + 1)) {
+            let logits = model.logits(&hidden).unwrap().to_vec2::<f32>().unwrap().remove(0);
+            let next = sequence.token_ids[position + 1] as usize;
+            found.push(LogSoftmax::new(&logits, sequence.temperature).logprob(logits[next]).to_bits());
+        }
+    }
+    found
+}
+
+#[test]
+fn policy_logprobs_are_sampling_logprobs_to_the_bit() {
+    for changes in
+        [json!({}), json!({"tie_word_embeddings": false, "model_type": "qwen2", "dtype": "float16"})]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let model = random_model(dir.path(), changes);
+        let sequences: Vec<TrainSequence> = [50, 9, 33].map(|n| sequence(n, n as u32, 123)).to_vec();
+        let options = TrainerOptions { logprob_chunk_rows: 7, ..Default::default() };
+        let mut trainer = Trainer::load(dir.path(), None, options).unwrap();
+        let expected: Vec<Vec<u32>> = sequences.iter().map(|s| sampled_logprobs(&model, s)).collect();
+        let to_bits = |logprobs: &[f32]| logprobs.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+        let together = trainer.logprobs(&sequences).unwrap();
+        for (found, expected) in together.iter().zip(&expected) {
+            assert_eq!(&to_bits(&found.logprobs), expected);
+        }
+        let alone = with_threads(1, || trainer.logprobs(&sequences[1..2]).unwrap());
+        assert_eq!(alone[0], together[1]);
+        // With a gradient, and after a step and a save, still the same code and the same bits.
+        trainer
+            .accumulate(&sequences, &mut |rows| {
+                assert_eq!(rows, together);
+                rows.iter().map(|row| vec![-1.0; row.logprobs.len()]).collect()
+            })
+            .unwrap();
+        trainer.apply(1e-2, None).unwrap();
+        let saved = tempfile::tempdir().unwrap();
+        trainer.save(saved.path()).unwrap();
+        let model = Model::load(saved.path(), &candle_core::Device::Cpu).unwrap();
+        let after = trainer.logprobs(&sequences).unwrap();
+        assert_ne!(after, together);
+        for (sequence, found) in sequences.iter().zip(&after) {
+            assert_eq!(to_bits(&found.logprobs), sampled_logprobs(&model, sequence));
+        }
+    }
+}
