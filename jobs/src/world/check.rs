@@ -53,7 +53,7 @@ pub struct World {
 }
 
 /// What [`World::check`] found.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CheckReport {
     /// Where the final state is not the expected one.
     pub differences: Vec<Difference>,

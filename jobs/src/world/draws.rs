@@ -29,7 +29,7 @@ impl Draws {
         self.below(100) < percent
     }
 
-    /// One of `choices`, each as likely as the others; the first if there is only that.
+    /// `first` or one of `others`, each as likely as the rest.
     pub fn one_of<T: Copy>(&mut self, first: T, others: &[T]) -> T {
         match self.below(others.len() + 1).checked_sub(1) {
             None => first,
