@@ -1,5 +1,7 @@
 //! Draws equal those of an independent implementation.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use envace_grpo::seeds::Draw;
 use serde_json::Value;
 

@@ -11,9 +11,8 @@ macro_rules! choice {
     ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-        #[serde(rename_all = "snake_case")]
         pub enum $name {
-            $($(#[$variant_meta])* $variant,)*
+            $($(#[$variant_meta])* #[serde(rename = $text)] $variant,)*
         }
 
         impl $name {

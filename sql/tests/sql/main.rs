@@ -1,5 +1,7 @@
 //! The queries and sessions of envace, from outside.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 mod advantages;
 mod common;
 mod evaluations;

@@ -171,10 +171,12 @@ fn rewards_are_the_hand_worked_ones() {
     }
 }
 
-/// With `skip`: reward, reason.
+/// Name, user turns begun and of the script, items, reward, reason.
+type SkipCase = (&'static str, (i32, i32), &'static [Item], Option<&'static str>, Option<&'static str>);
+
 #[test]
 fn skipped_items_leave_their_user_turn() {
-    let cases: &[(&str, (i32, i32), &[Item], Option<&str>, Option<&str>)] = &[
+    let cases: &[SkipCase] = &[
         (
             "0.3 of the graded 0.4",
             (1, 1),

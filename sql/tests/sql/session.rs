@@ -138,6 +138,13 @@ fn a_float_is_no_exact_reward() {
         made.unwrap_err().to_string(),
         "query `mine.sql`: column `rewards.reward` is Float64, expected Decimal128(18, 9)"
     );
+    // More digits than the column has would be rounded in silence.
+    let longer = text.replace("0.5", "CAST('0.5' AS DECIMAL(12, 10))");
+    let made = block_on(session.run_query("mine.sql", &longer, &inputs, &[], Table::Rewards));
+    assert_eq!(
+        made.unwrap_err().to_string(),
+        "query `mine.sql`: column `rewards.reward` is Decimal128(12, 10), expected Decimal128(18, 9)"
+    );
     let text = text.replace("0.5", "CAST('0.5' AS DECIMAL(3, 1))");
     let made = block_on(session.run_query("mine.sql", &text, &inputs, &[], Table::Rewards)).unwrap();
     let rows: Vec<RewardRow> = envace_schemas::rows_of(&made).unwrap();
