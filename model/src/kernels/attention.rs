@@ -144,7 +144,7 @@ pub(crate) fn attend_tile(
 ///
 /// The length of `row` must be a multiple of 8.
 pub(super) fn exp_row(row: &mut [f32], length: usize, scale: f32) -> f32 {
-    vectorized(exp_row_body, (row, length, scale))
+    vectorized(#[inline(always)] |args| exp_row_body(args), (row, length, scale))
 }
 
 #[inline(always)]

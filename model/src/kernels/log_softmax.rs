@@ -16,7 +16,7 @@ impl LogSoftmax {
     /// Prepares a row of at least one logit at a temperature; 0, which is greedy decoding, counts as 1.
     pub fn new(logits: &[f32], temperature: f32) -> Self {
         let inverse_temperature = if temperature > 0.0 { 1.0 / temperature } else { 1.0 };
-        let (max, sum) = vectorized(max_and_sum, (logits, inverse_temperature));
+        let (max, sum) = vectorized(#[inline(always)] |args| max_and_sum(args), (logits, inverse_temperature));
         Self { max, inverse_temperature, log_sum: f64::from(sum).ln() as f32 }
     }
 
@@ -30,12 +30,12 @@ impl LogSoftmax {
     pub fn write_probabilities(&self, logits: &[f32], out: &mut Vec<f32>) {
         out.clear();
         out.resize(logits.len(), 0.0);
-        vectorized(probabilities, (*self, logits, out.as_mut_slice()));
+        vectorized(#[inline(always)] |args| probabilities(args), (*self, logits, out.as_mut_slice()));
     }
 
     /// Entropy of the row's distribution in nats.
     pub fn entropy(&self, logits: &[f32]) -> f32 {
-        vectorized(entropy, (*self, logits))
+        vectorized(#[inline(always)] |args| entropy(args), (*self, logits))
     }
 
     /// Turns the logits, in place, into the gradient of `logprob_weight * logprob(target) + entropy_weight *
@@ -49,7 +49,7 @@ impl LogSoftmax {
     ) {
         let entropy = if entropy_weight == 0.0 { 0.0 } else { self.entropy(logits) };
         let scale = self.inverse_temperature;
-        vectorized(backward, (*self, &mut *logits, logprob_weight * scale, entropy_weight * scale, entropy));
+        vectorized(#[inline(always)] |args| backward(args), (*self, &mut *logits, logprob_weight * scale, entropy_weight * scale, entropy));
         if let Some(gradient) = logits.get_mut(target) {
             *gradient += logprob_weight * scale;
         }
