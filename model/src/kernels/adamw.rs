@@ -26,7 +26,11 @@ pub(crate) fn adamw_step(
     first: &mut [f32],
     second: &mut [f32],
 ) {
-    vectorized(#[inline(always)] |args| adamw_body(args), (step, weights, gradient, first, second));
+    vectorized(
+        #[inline(always)]
+        |args| adamw_body(args),
+        (step, weights, gradient, first, second),
+    );
 }
 
 type Arguments<'a> = (AdamWStep, &'a mut [f32], &'a [f32], &'a mut [f32], &'a mut [f32]);

@@ -144,7 +144,11 @@ pub(crate) fn attend_tile(
 ///
 /// The length of `row` must be a multiple of 8.
 pub(super) fn exp_row(row: &mut [f32], length: usize, scale: f32) -> f32 {
-    vectorized(#[inline(always)] |args| exp_row_body(args), (row, length, scale))
+    vectorized(
+        #[inline(always)]
+        |args| exp_row_body(args),
+        (row, length, scale),
+    )
 }
 
 #[inline(always)]
@@ -166,7 +170,11 @@ fn exp_row_body((row, length, scale): (&mut [f32], usize, f32)) -> f32 {
     for x in seen.iter_mut() {
         *x = exp((*x - max) * scale);
     }
-    sum::sum_terms(length, |i| seen[i])
+    sum::sum_terms(
+        length,
+        #[inline(always)]
+        |i| seen[i],
+    )
 }
 
 #[cfg(test)]

@@ -82,7 +82,11 @@ pub(crate) fn head_backward(
                 scores.chunks_exact_mut(padded).zip(pulls.chunks_exact_mut(padded)).enumerate()
             {
                 let sum = exp_row(scores, first + i + 1, layout.scale());
-                vectorized(#[inline(always)] |args| pull_body(args), (scores, pulls, 1.0 / sum, layout.scale()));
+                vectorized(
+                    #[inline(always)]
+                    |args| pull_body(args),
+                    (scores, pulls, 1.0 / sum, layout.scale()),
+                );
             }
             let from_keys = Sizes { n_rows, depth: n_keys, width: stride };
             let key_right = Right::Rows { values: &key_rows, stride };

@@ -5,7 +5,11 @@ use super::vectorized;
 
 /// Writes `silu(gate) * up` for each row `[gate | up]` of `2 * width` elements into rows of `width`.
 pub(crate) fn silu_gate(gate_up: &[f32], width: usize, out: &mut [f32]) {
-    vectorized(#[inline(always)] |args| silu_gate_body(args), (gate_up, width, out));
+    vectorized(
+        #[inline(always)]
+        |args| silu_gate_body(args),
+        (gate_up, width, out),
+    );
 }
 
 #[inline(always)]
@@ -20,7 +24,11 @@ fn silu_gate_body((gate_up, width, out): (&[f32], usize, &mut [f32])) {
 
 /// Writes the gradient of `[gate | up]` rows, given that of [`silu_gate`]'s result.
 pub(crate) fn silu_gate_backward(gate_up: &[f32], width: usize, gradient: &[f32], out: &mut [f32]) {
-    vectorized(#[inline(always)] |args| silu_gate_backward_body(args), (gate_up, width, gradient, out));
+    vectorized(
+        #[inline(always)]
+        |args| silu_gate_backward_body(args),
+        (gate_up, width, gradient, out),
+    );
 }
 
 #[inline(always)]
@@ -40,7 +48,11 @@ fn silu_gate_backward_body((gate_up, width, gradient, out): (&[f32], usize, &[f3
 
 /// Adds `row` to each row of `rows`.
 pub(crate) fn add_rows(rows: &mut [f32], row: &[f32]) {
-    vectorized(#[inline(always)] |args| add_rows_body(args), (rows, row));
+    vectorized(
+        #[inline(always)]
+        |args| add_rows_body(args),
+        (rows, row),
+    );
 }
 
 #[inline(always)]
@@ -54,7 +66,11 @@ fn add_rows_body((rows, row): (&mut [f32], &[f32])) {
 
 /// Adds `values` to `target`, element by element.
 pub(crate) fn add_to(target: &mut [f32], values: &[f32]) {
-    vectorized(#[inline(always)] |args| add_to_body(args), (target, values));
+    vectorized(
+        #[inline(always)]
+        |args| add_to_body(args),
+        (target, values),
+    );
 }
 
 #[inline(always)]

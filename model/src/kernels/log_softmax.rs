@@ -16,7 +16,11 @@ impl LogSoftmax {
     /// Prepares a row of at least one logit at a temperature; 0, which is greedy decoding, counts as 1.
     pub fn new(logits: &[f32], temperature: f32) -> Self {
         let inverse_temperature = if temperature > 0.0 { 1.0 / temperature } else { 1.0 };
-        let (max, sum) = vectorized(#[inline(always)] |args| max_and_sum(args), (logits, inverse_temperature));
+        let (max, sum) = vectorized(
+            #[inline(always)]
+            |args| max_and_sum(args),
+            (logits, inverse_temperature),
+        );
         Self { max, inverse_temperature, log_sum: f64::from(sum).ln() as f32 }
     }
 
@@ -30,12 +34,20 @@ impl LogSoftmax {
     pub fn write_probabilities(&self, logits: &[f32], out: &mut Vec<f32>) {
         out.clear();
         out.resize(logits.len(), 0.0);
-        vectorized(#[inline(always)] |args| probabilities(args), (*self, logits, out.as_mut_slice()));
+        vectorized(
+            #[inline(always)]
+            |args| probabilities(args),
+            (*self, logits, out.as_mut_slice()),
+        );
     }
 
     /// Entropy of the row's distribution in nats.
     pub fn entropy(&self, logits: &[f32]) -> f32 {
-        vectorized(#[inline(always)] |args| entropy(args), (*self, logits))
+        vectorized(
+            #[inline(always)]
+            |args| entropy(args),
+            (*self, logits),
+        )
     }
 
     /// Turns the logits, in place, into the gradient of `logprob_weight * logprob(target) + entropy_weight *
@@ -49,7 +61,11 @@ impl LogSoftmax {
     ) {
         let entropy = if entropy_weight == 0.0 { 0.0 } else { self.entropy(logits) };
         let scale = self.inverse_temperature;
-        vectorized(#[inline(always)] |args| backward(args), (*self, &mut *logits, logprob_weight * scale, entropy_weight * scale, entropy));
+        vectorized(
+            #[inline(always)]
+            |args| backward(args),
+            (*self, &mut *logits, logprob_weight * scale, entropy_weight * scale, entropy),
+        );
         if let Some(gradient) = logits.get_mut(target) {
             *gradient += logprob_weight * scale;
         }
@@ -70,7 +86,14 @@ fn max_and_sum((logits, inverse_temperature): (&[f32], f32)) -> (f32, f32) {
     for &x in lanes.iter().chain(rest) {
         max = if x > max { x } else { max };
     }
-    (max, sum::sum_terms(logits.len(), |i| exp((logits[i] - max) * inverse_temperature)))
+    (
+        max,
+        sum::sum_terms(
+            logits.len(),
+            #[inline(always)]
+            |i| exp((logits[i] - max) * inverse_temperature),
+        ),
+    )
 }
 
 #[inline(always)]
@@ -82,12 +105,16 @@ fn probabilities((row, logits, out): (LogSoftmax, &[f32], &mut [f32])) {
 
 #[inline(always)]
 fn entropy((row, logits): (LogSoftmax, &[f32])) -> f32 {
-    -sum::sum_terms(logits.len(), |i| {
-        let logprob = row.logprob(logits[i]);
-        // A token of probability zero may have an infinite logprob; its share is zero.
-        let probability = exp(logprob);
-        if probability > 0.0 { probability * logprob } else { 0.0 }
-    })
+    -sum::sum_terms(
+        logits.len(),
+        #[inline(always)]
+        |i| {
+            let logprob = row.logprob(logits[i]);
+            // A token of probability zero may have an infinite logprob; its share is zero.
+            let probability = exp(logprob);
+            if probability > 0.0 { probability * logprob } else { 0.0 }
+        },
+    )
 }
 
 #[inline(always)]

@@ -32,7 +32,9 @@ pub(crate) use sum::{LANES, sum_of_squares};
 
 /// Runs `body` compiled for the widest vectors this processor has.
 ///
-/// `body` and what it calls in its loops must be `#[inline(always)]`, or they are compiled for the baseline.
+/// `body` must be a closure marked `#[inline(always)]` that calls nothing in its loops but functions and closures so
+/// marked: whatever is left as a call is compiled for the baseline, where a fused multiply-add is a library call. A
+/// function's name in place of the closure is such a call.
 #[inline]
 fn vectorized<A, R>(body: impl Fn(A) -> R, args: A) -> R {
     struct Run<F, A>(F, A);

@@ -12,7 +12,11 @@ pub(crate) struct NormRows<'a> {
 
 /// Writes `x / sqrt(mean(x^2) + eps) * weight` for each row of `weight.len()` elements.
 pub(crate) fn rms_norm_rows(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    vectorized(#[inline(always)] |args| rms_norm_body(args), NormRows { x, weight, eps, out });
+    vectorized(
+        #[inline(always)]
+        |args| rms_norm_body(args),
+        NormRows { x, weight, eps, out },
+    );
 }
 
 #[inline(always)]
@@ -55,7 +59,8 @@ pub(crate) fn rms_norm_backward_rows(
     weight_gradient: &mut [f32],
 ) {
     vectorized(
-        #[inline(always)] |args| rms_norm_backward_body(args),
+        #[inline(always)]
+        |args| rms_norm_backward_body(args),
         NormBackward { x, weight, eps, gradient, x_gradient, weight_gradient },
     );
 }

@@ -15,7 +15,11 @@ pub(crate) fn rotate_rows(
     angles: (&[f32], &[f32]),
     direction: f32,
 ) {
-    vectorized(#[inline(always)] |args| rotate_body(args), (rows, row_width, head_dim, n_turned, angles, direction));
+    vectorized(
+        #[inline(always)]
+        |args| rotate_body(args),
+        (rows, row_width, head_dim, n_turned, angles, direction),
+    );
 }
 
 type Arguments<'a> = (&'a mut [f32], usize, usize, usize, (&'a [f32], &'a [f32]), f32);

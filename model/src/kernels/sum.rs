@@ -55,7 +55,11 @@ pub(super) fn dot(x: &[f32], y: &[f32]) -> f32 {
 
 /// Returns the sum of squares in `f64`, in order.
 pub(crate) fn sum_of_squares(values: &[f32]) -> f64 {
-    super::vectorized(#[inline(always)] |args| sum_of_squares_body(args), values)
+    super::vectorized(
+        #[inline(always)]
+        |args| sum_of_squares_body(args),
+        values,
+    )
 }
 
 #[inline(always)]
