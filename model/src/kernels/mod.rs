@@ -7,6 +7,8 @@
 //! - a sum over a row runs in [`LANES`] accumulators by element index modulo [`LANES`], which are then added in a
 //!   fixed tree.
 
+#![expect(clippy::needless_range_loop, reason = "an index over several slices is what the compiler vectorizes")]
+
 mod adamw;
 mod attention;
 mod attention_backward;

@@ -1,5 +1,7 @@
 //! The numbers of the model: against `transformers`, against themselves in other batches, in training, on bad files.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests")]
+
 mod bad_files;
 mod golden;
 mod invariance;
