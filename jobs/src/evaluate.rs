@@ -153,7 +153,7 @@ pub async fn execute(
     let write = async |part: u32, rows: TrajectoryRows, timings: Vec<TimingRow>| -> Result<(), JobError> {
         let verdicts = match config.environment {
             Environment::World => world_verdicts(&tasks, &rows.trajectories, &rows.messages)?,
-            _ => verdicts(&tasks, &rows.trajectories, &rows.messages)?,
+            _ => verdicts(&tasks, ctx.config.score.grade, &rows.trajectories, &rows.messages)?,
         };
         let rewards = rewards(ctx, &ctx.config.score, &rows.trajectories, &verdicts).await?;
         let evaluations = evaluations(ctx, &source.digest.0, &rows, &rewards).await?;

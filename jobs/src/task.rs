@@ -155,12 +155,18 @@ pub fn task_hash(row: &TaskRow) -> String {
     for column in columns {
         match column {
             None => hasher.update(&[0]),
-            Some(text) => hasher.update(&[1]).update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes()),
+            Some(text) => {
+                hasher.update(&[1]).update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes())
+            }
         };
     }
     hasher.finalize().to_hex().to_string()
 }
 
 fn column<T: DeserializeOwned>(row: &TaskRow, column: &'static str, text: &str) -> Result<T, TaskError> {
-    serde_json::from_str(text).map_err(|source| TaskError::Json { task_id: row.task_id.clone(), column, source })
+    serde_json::from_str(text).map_err(|source| TaskError::Json {
+        task_id: row.task_id.clone(),
+        column,
+        source,
+    })
 }

@@ -19,8 +19,8 @@ mod train;
 mod transformer;
 mod weights;
 
-pub use config::{CONFIG_FILE, Family, ModelConfig, RopeScaling};
 pub use candle_core::Device;
+pub use config::{CONFIG_FILE, Family, ModelConfig, RopeScaling};
 pub use error::{Cause, ModelError};
 pub use fingerprint::arithmetic_fingerprint;
 pub use kernels::LogSoftmax;

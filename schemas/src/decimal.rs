@@ -117,7 +117,11 @@ impl FromStr for Decimal {
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
         let is_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
         let fraction = fraction.trim_end_matches('0');
-        if whole.is_empty() || whole.len() > 18 || fraction.len() > 9 || !is_digits(whole) || !is_digits(fraction)
+        if whole.is_empty()
+            || whole.len() > 18
+            || fraction.len() > 9
+            || !is_digits(whole)
+            || !is_digits(fraction)
         {
             return Err(wrong());
         }

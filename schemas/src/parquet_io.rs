@@ -121,7 +121,8 @@ pub fn write_batches(table: Table, batches: &[RecordBatch]) -> Result<Vec<u8>, T
         .set_max_row_group_row_count(Some(ROWS_PER_GROUP))
         .build();
     let mut bytes = Vec::new();
-    let mut writer = ArrowWriter::try_new(&mut bytes, Arc::clone(&schema), Some(properties)).map_err(parquet)?;
+    let mut writer =
+        ArrowWriter::try_new(&mut bytes, Arc::clone(&schema), Some(properties)).map_err(parquet)?;
     // Row groups are cut by row content alone, so the cut into batches leaves no trace in the file.
     let batches: Vec<RecordBatch> =
         batches.iter().map(|batch| with_schema(table, &schema, batch)).collect::<Result<_, _>>()?;
@@ -170,7 +171,8 @@ pub fn write_rows<R: Row>(rows: &[R]) -> Result<Vec<u8>, TableError> {
 /// another schema.
 pub fn read_batches(table: Table, bytes: Bytes) -> Result<Vec<RecordBatch>, TableError> {
     let parquet = |source| TableError::Parquet { table, source };
-    let reader = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(parquet)?.build().map_err(parquet)?;
+    let reader =
+        ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(parquet)?.build().map_err(parquet)?;
     let schema = table.schema();
     reader
         .map(|batch| {
@@ -312,10 +314,18 @@ mod tests {
             for column in &columns {
                 assert!(!column.doc.trim().is_empty(), "{table}.{}", column.name);
                 let says_null = column.doc.contains("NULL");
-                assert_eq!(says_null, column.is_nullable || column.name == "sampling_logprobs", "{table}.{}", column.name);
+                assert_eq!(
+                    says_null,
+                    column.is_nullable || column.name == "sampling_logprobs",
+                    "{table}.{}",
+                    column.name
+                );
             }
             for key in table.grain() {
-                assert!(columns.iter().any(|column| column.name == *key && !column.is_nullable), "{table}.{key}");
+                assert!(
+                    columns.iter().any(|column| column.name == *key && !column.is_nullable),
+                    "{table}.{key}"
+                );
             }
         }
     }

@@ -1,6 +1,8 @@
 //! The one test binary of the whole; `README.md` says what belongs in which module.
 
 #[cfg(test)]
+mod bad_input;
+#[cfg(test)]
 mod commands;
 #[cfg(test)]
 mod defects_page;
@@ -12,3 +14,5 @@ mod docs;
 mod sources;
 #[cfg(test)]
 mod tables;
+#[cfg(test)]
+mod whole_run;

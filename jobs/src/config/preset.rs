@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Config, EvaluateConfig, RolloutConfig, TasksConfig, UpdateConfig, advantage};
+use super::{Config, EvaluateConfig, RolloutConfig, ScoreConfig, TasksConfig, UpdateConfig, advantage};
 
 /// Where a configuration starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
@@ -22,6 +22,7 @@ impl Preset {
                 preset: Self::Paper,
                 tasks: TasksConfig::paper(),
                 rollout: RolloutConfig::paper(),
+                score: ScoreConfig::paper(),
                 advantage: advantage::paper(),
                 update: UpdateConfig::paper(),
                 evaluate: EvaluateConfig::paper(),

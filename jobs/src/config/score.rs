@@ -2,6 +2,7 @@ use envace_sql::{OnRehearsalFailed, OnUngraded, RewardParams};
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, require};
+use crate::score::{GradeOptions, PartialUserTurn};
 
 /// How verdicts become rewards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -12,6 +13,8 @@ pub struct ScoreConfig {
     /// What a trajectory is worth that was cut off because the rehearsal role failed. Default: `null`, for it is
     /// not the actor's fault.
     pub on_rehearsal_failed: OnRehearsalFailed,
+    /// How verdicts are reached where the trajectory leaves a choice.
+    pub grade: GradeOptions,
     /// Largest share of trajectories that may be ungraded before the stage stops. Default: 0.5.
     pub max_ungraded_share: f64,
 }
@@ -21,12 +24,19 @@ impl Default for ScoreConfig {
         Self {
             on_ungraded: OnUngraded::default(),
             on_rehearsal_failed: OnRehearsalFailed::default(),
+            grade: GradeOptions::default(),
             max_ungraded_share: 0.5,
         }
     }
 }
 
 impl ScoreConfig {
+    /// The reference's values: a user turn that was cut short has failed.
+    pub fn paper() -> Self {
+        let grade = GradeOptions { partial_user_turn: PartialUserTurn::Failed, ..GradeOptions::default() };
+        Self { grade, ..Self::default() }
+    }
+
     /// The parameters of the query that makes `rewards`.
     pub fn params(&self) -> RewardParams {
         RewardParams { on_ungraded: self.on_ungraded, on_rehearsal_failed: self.on_rehearsal_failed }

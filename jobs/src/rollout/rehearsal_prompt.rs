@@ -101,7 +101,7 @@ impl RehearsalPrompt {
     pub fn shortened(&self, n_dropped: usize) -> Self {
         let mut prompt = self.clone();
         let mut n_left = n_dropped;
-        let mut drop_examples =
+        let drop_examples =
             |examples: &mut Option<Vec<(String, bool)>>, of_called_tool: bool, n_left: &mut usize| {
                 if let Some(examples) = examples {
                     examples.retain(|(_, is_called_tool)| {

@@ -4,6 +4,7 @@ pub mod gate;
 mod graders;
 mod spec;
 mod spec_check;
+pub mod stage;
 mod tool_schemas;
 
 pub use graders::{GradeOptions, Grader, PartialUserTurn, Unforeseen, grade, passes_gate};

@@ -8,7 +8,7 @@ use envace_schemas::tables::{JudgeCallRow, MessageRow, RewardRow, TrajectoryRow,
 use envace_schemas::{Table, batches_of, rows_of};
 use envace_sql::{QuerySession, queries};
 
-use super::Grader;
+use super::{GradeOptions, Grader};
 use crate::config::ScoreConfig;
 use crate::context::{RunContext, StageOutcome, section};
 use crate::error::JobError;
@@ -66,7 +66,7 @@ pub async fn execute(ctx: &RunContext, rollout: &StageOutput, execution: &Execut
     for part in execution.missing_parts().await? {
         let trajectories: Vec<TrajectoryRow> = rollout.read(part).await?;
         let messages: Vec<MessageRow> = rollout.read(part).await?;
-        let verdicts = verdicts(&tasks, &trajectories, &messages)?;
+        let verdicts = verdicts(&tasks, ctx.config.score.grade, &trajectories, &messages)?;
         let rewards = rewards(ctx, &ctx.config.score, &trajectories, &verdicts).await?;
         for reward in rewards.iter().filter(|reward| reward.role == "actor") {
             n_rewards += 1;
@@ -89,6 +89,7 @@ pub async fn execute(ctx: &RunContext, rollout: &StageOutput, execution: &Execut
 /// [`JobError::Refused`] if a trajectory is of no known task.
 pub fn verdicts(
     tasks: &BTreeMap<&str, &Arc<Task>>,
+    options: GradeOptions,
     trajectories: &[TrajectoryRow],
     messages: &[MessageRow],
 ) -> Result<Vec<VerdictRow>, JobError> {
@@ -101,7 +102,7 @@ pub fn verdicts(
                 "the task set was changed after the rollout; run the rollout again as a new attempt",
             )
         })?;
-        let grader = graders.entry(task.id()).or_insert_with(|| Grader::new(task));
+        let grader = graders.entry(task.id()).or_insert_with(|| Grader::new(task).with_options(options));
         let own = messages_of(messages, trajectory);
         verdicts.extend(grader.grade(trajectory, own));
     }

@@ -131,6 +131,10 @@ impl FromStr for Table {
     type Err = UnknownTable;
 
     fn from_str(name: &str) -> Result<Self, UnknownTable> {
-        Self::ALL.iter().copied().find(|table| table.name() == name).ok_or_else(|| UnknownTable(name.to_owned()))
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|table| table.name() == name)
+            .ok_or_else(|| UnknownTable(name.to_owned()))
     }
 }

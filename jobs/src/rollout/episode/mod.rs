@@ -128,12 +128,6 @@ impl Episode {
         self.messages.get(self.first_new_message..).unwrap_or_default()
     }
 
-    /// The transcript so far as rows of `messages`.
-    pub fn message_rows(&self) -> Vec<envace_schemas::tables::MessageRow> {
-        let generations: Vec<GenerationRecord> = self.generations.values().cloned().collect();
-        super::rows::message_rows(self.task.id(), self.sample, &self.messages, &self.notes, &generations)
-    }
-
     /// Whether it has ended.
     pub fn is_done(&self) -> bool {
         matches!(self.phase, Phase::Ended(_))

@@ -250,9 +250,9 @@ impl Episode {
     /// [`EpisodeError::NotEnded`] if it still waits for something.
     pub fn finish(self) -> Result<EpisodeRecord, EpisodeError> {
         let Phase::Ended(end) = self.phase else { return Err(EpisodeError::NotEnded) };
-        let generations: Vec<GenerationRecord> = self.generations.into_values().collect();
         let messages =
-            rows::message_rows(self.task.id(), self.sample, &self.messages, &self.notes, &generations);
+            rows::message_rows(self.task.id(), self.sample, &self.messages, &self.notes, &self.generations);
+        let generations: Vec<GenerationRecord> = self.generations.into_values().collect();
         Ok(EpisodeRecord {
             task_id: self.task.id().to_owned(),
             split: self.task.row.split.clone(),

@@ -1,0 +1,95 @@
+//! Bad input on the command line: a clear error, and nothing half-written.
+
+use clap::Parser;
+use envace_jobs::cli::Cli;
+use envace_jobs::task_set::{self, SourceText};
+use envace_jobs::world::{self, Split};
+use envace_pipeline::Store;
+
+/// Runs a command and returns its exit code, or its error with all causes.
+async fn run(args: &[&str]) -> Result<String, String> {
+    let cli = Cli::try_parse_from([&["envace-jobs"], args].concat()).map_err(|error| error.to_string())?;
+    match cli.run().await {
+        Ok(code) => Ok(format!("{code:?}")),
+        Err(error) => Err(error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ")),
+    }
+}
+
+fn n_files(dir: &std::path::Path) -> usize {
+    let Ok(entries) = fs_err::read_dir(dir) else { return 0 };
+    entries
+        .map(|entry| entry.unwrap().path())
+        .map(|path| if path.is_dir() { n_files(&path) } else { 1 })
+        .sum()
+}
+
+#[tokio::test]
+async fn each_is_named_and_leaves_no_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let write = |name: &str, text: &str| fs_err::write(dir.path().join(name), text).unwrap();
+    write("unknown.toml", "[rollout]\ngroup_sise = 4\n");
+    write("lonely.toml", "[rollout]\ngroup_size = 1\n");
+    write("nowhere.toml", "[policy]\ncheckpoint = \"no/such/model\"\n");
+    write("other_set.toml", "[tasks]\nset = \"nothing\"\n");
+    write("broken.jsonl", "{\"task_id\": \"a\"\n");
+    write("empty.jsonl", "");
+    fs_err::create_dir(dir.path().join("model")).unwrap();
+    write("model/config.json", "{\"model_type\": \"mystery\"}");
+    write("model.toml", &format!("[policy]\ncheckpoint = {:?}\n", path("model")));
+    let store = path("store");
+    let task_rows = world::tasks(0, &[(Split::Train, 4)]);
+    let opened = Store::open(&store).unwrap();
+    task_set::store(&opened, "world", SourceText::World { seed: 0 }, &task_rows, false).await.unwrap();
+    let n_before = n_files(&dir.path().join("store/tables"));
+
+    let rollout = |config: &str| {
+        ["rollout", "--store", &store, "--run", "r", "--step", "0", "--config", &path(config)]
+            .map(str::to_owned)
+            .to_vec()
+    };
+    let owned = |args: &[&str]| args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>();
+    let cases: Vec<(&str, Vec<String>, &[&str])> = vec![
+        ("unknown key", rollout("unknown.toml"), &["unknown.toml", "group_sise"]),
+        ("group of one", rollout("lonely.toml"), &["rollout.group_size", "no baseline"]),
+        ("missing file", rollout("absent.toml"), &["absent.toml"]),
+        ("no task set", rollout("other_set.toml"), &["task set", "nothing"]),
+        ("no model", rollout("nowhere.toml"), &["policy.checkpoint", "no/such/model"]),
+        ("unknown family", rollout("model.toml"), &["config.json", "mystery"]),
+        (
+            "run name",
+            owned(&["rollout", "--store", &store, "--run", "a/b", "--step", "0"]),
+            &["run name", "'/'"],
+        ),
+        (
+            "no rollout to score",
+            owned(&["score", "--store", &store, "--run", "fresh", "--step", "0"]),
+            &["no output", "rollout"],
+        ),
+        ("wrong column", owned(&["sql", "--store", &store, "SELECT colour FROM tasks"]), &["colour"]),
+        ("no question", owned(&["sql", "--store", &store, "DROP TABLE tasks"]), &["sql"]),
+        ("no store", owned(&["sql", "--store", &path("absent-store"), "SELECT 1"]), &["absent-store"]),
+        (
+            "no such table",
+            owned(&[
+                "put", "--store", &store, "--run", "r", "--stage", "score", "--step", "0", "--table",
+                "prizes", "--reason", "x", "f",
+            ]),
+            &["prizes"],
+        ),
+    ];
+    for (name, args, expected) in cases {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let error = run(&args).await.expect_err(name);
+        for part in expected {
+            assert!(error.contains(part), "{name}: {error:?} does not say {part:?}");
+        }
+    }
+    for file in ["broken.jsonl", "empty.jsonl"] {
+        let file = path(file);
+        let args = ["tasks", "import", "--store", &store, "--set", "s", "--format", "jsonl", &file];
+        let outcome = run(&args).await;
+        assert_ne!(outcome, Ok(format!("{:?}", std::process::ExitCode::SUCCESS)), "{file}");
+    }
+    assert_eq!(n_files(&dir.path().join("store/tables")), n_before, "no table was written");
+}

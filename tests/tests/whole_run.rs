@@ -1,0 +1,211 @@
+//! A whole run on the bundled policy and world: what must be equal is compared byte for byte.
+
+use std::collections::BTreeMap;
+
+use envace_jobs::config::Config;
+use envace_jobs::context::RunContext;
+use envace_jobs::drive::{Stage, drive};
+use envace_jobs::rerun::rerun;
+use envace_jobs::task_set::{self, SourceText};
+use envace_jobs::world::{self, Split};
+use envace_pipeline::{Manifest, StageOutput, Store, put, verify};
+use envace_schemas::tables::{AdvantageRow, GenerationRow, RewardRow, SequenceRow, UpdateRow};
+use envace_schemas::{Decimal, Table, batches_of};
+
+const RUN: &str = "r";
+const CONFIG: &str = r#"
+[tasks]
+set = "world"
+per_step = 3
+per_part = 1
+[rollout]
+group_size = 3
+[rollout.actor]
+max_new_tokens = 40
+[rollout.rehearsal]
+max_new_tokens = 60
+[rollout.episode]
+max_turns = 4
+[rollout.episode.rehearsal]
+wording = "compact"
+whitelist = "called"
+few_shot = "none"
+latest_message = false
+[update]
+learning_rate = 1e-3
+micro_batch_tokens = 2000
+[evaluate]
+splits = ["held_out"]
+environment = "world"
+n_tasks = 2
+[evaluate.actor]
+max_new_tokens = 40
+"#;
+
+async fn context(dir: &tempfile::TempDir, config: &str) -> RunContext {
+    let store = Store::open(&dir.path().display().to_string()).unwrap();
+    let rows = world::tasks(0, &[(Split::Train, 8), (Split::HeldOut, 2)]);
+    task_set::store(&store, "world", SourceText::World { seed: 0 }, &rows, false).await.unwrap();
+    let config = Config::parse(config, "test").unwrap();
+    RunContext::open(store, RUN, Some(config), false).await.unwrap()
+}
+
+async fn steps(ctx: &RunContext, n_steps: u64) {
+    drive(ctx, n_steps, &mut |_, _, _| {}).await.unwrap();
+}
+
+/// What a run's latest outputs are made of: the byte hash of every file, and the digests of what is no table.
+async fn fingerprint(ctx: &RunContext) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    for manifest in ctx.store.active_manifests(Some(RUN)).await.unwrap() {
+        for (table, parts) in &manifest.outputs {
+            for (part, record) in parts.iter().enumerate() {
+                if *table != Table::Timings {
+                    all.insert(format!("{} {table} {part}", manifest.id), record.byte_hash.clone());
+                }
+            }
+        }
+        for (name, artifact) in &manifest.artifacts {
+            all.insert(format!("{} {name}", manifest.id), artifact.digest().to_owned());
+        }
+    }
+    all
+}
+
+async fn latest(ctx: &RunContext, stage: &str, step: u64) -> StageOutput {
+    StageOutput::latest(&ctx.store, RUN, stage, step).await.unwrap()
+}
+
+#[tokio::test]
+async fn stopped_and_gone_on_is_the_same_as_straight() {
+    let (straight, stopped) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let config = format!("{CONFIG}[execution]\nmax_batch = 5\n");
+    let straight = context(&straight, CONFIG).await;
+    steps(&straight, 2).await;
+    let stopped_ctx = context(&stopped, &config).await;
+    steps(&stopped_ctx, 1).await;
+    // A stage of the next step is done before the stop; everything else is not.
+    Stage::Rollout.run(&stopped_ctx, 1).await.unwrap();
+    let again = context(&stopped, &config).await;
+    steps(&again, 2).await;
+    let expected = fingerprint(&straight).await;
+    assert!(expected.len() > 40, "four stages of two steps with three parts each: {}", expected.len());
+    assert_eq!(fingerprint(&again).await, expected);
+
+    // What the run holds is sound: tokens were sampled by both roles, and the update saw the sampler's logprobs.
+    let generations: Vec<GenerationRow> = latest(&straight, "rollout", 0).await.read_all().await.unwrap();
+    for role in ["actor", "rehearsal"] {
+        assert!(generations.iter().any(|row| row.role == role), "no generation of role {role}");
+    }
+    let sequences: Vec<SequenceRow> = latest(&straight, "rollout", 0).await.read_all().await.unwrap();
+    for row in &sequences {
+        assert_eq!(row.token_ids.len(), row.loss_mask.len());
+        assert_eq!(row.token_ids.len(), row.sampling_logprobs.len());
+        for (is_sampled, logprob) in row.loss_mask.iter().zip(&row.sampling_logprobs) {
+            assert_eq!(
+                *is_sampled,
+                logprob.is_some(),
+                "a logprob is known exactly where a token was sampled"
+            );
+        }
+    }
+    for generation in &generations {
+        let sequence = sequences
+            .iter()
+            .find(|row| {
+                (&row.task_id, row.sample, row.sequence_index)
+                    == (&generation.task_id, generation.sample, generation.sequence_index)
+            })
+            .unwrap();
+        let span = generation.span_start as usize..(generation.span_start + generation.n_tokens) as usize;
+        assert!(sequence.loss_mask[span.clone()].iter().all(|is_sampled| *is_sampled));
+        assert!(!sequence.loss_mask[span.start - 1], "a span begins after its prompt");
+        assert_eq!(sequence.role, generation.role);
+    }
+    let spans: i32 = generations.iter().map(|row| row.n_tokens).sum();
+    let masked: usize =
+        sequences.iter().flat_map(|row| &row.loss_mask).filter(|is_sampled| **is_sampled).count();
+    assert_eq!(spans as usize, masked, "the spans partition the mask");
+    for step in 0..2 {
+        let updates: Vec<UpdateRow> = latest(&straight, "update", step).await.read_all().await.unwrap();
+        for row in updates.iter().filter(|row| row.n_tokens > 0) {
+            assert_eq!(
+                row.mismatch_max_nats,
+                Some(0.0),
+                "sampler and trainer agree bit for bit, {}",
+                row.role
+            );
+            assert!(!row.is_skipped);
+        }
+    }
+    assert!(verify(&straight.store, Some(RUN)).await.unwrap().is_valid());
+}
+
+#[tokio::test]
+async fn every_stage_comes_out_the_same_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = CONFIG.replace("[evaluate]", "[evaluate]\nevery = 1");
+    let mut ctx = context(&dir, &config).await;
+    steps(&ctx, 1).await;
+    // Another batch, another cache, other turns of the schedule.
+    ctx.config.execution.max_batch = 2;
+    ctx.config.execution.kv_tokens = 900;
+    for stage in [Stage::Rollout, Stage::Score, Stage::Advantage, Stage::Update, Stage::Evaluate] {
+        let comparison = rerun(&ctx, stage, 0).await.unwrap();
+        assert!(comparison.is_identical(), "{stage}: {comparison}");
+        assert!(comparison.n_parts > 0);
+    }
+}
+
+#[tokio::test]
+async fn a_reward_edited_by_hand_changes_what_depends_on_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ctx = context(&dir, CONFIG).await;
+    steps(&ctx, 1).await;
+    let before = fingerprint(&ctx).await;
+    let score = latest(&ctx, "score", 0).await;
+    let mut rewards: Vec<RewardRow> = score.read_all().await.unwrap();
+    let edited = rewards[0].task_id.clone();
+    for row in rewards.iter_mut().filter(|row| row.task_id == edited && row.sample == 0) {
+        row.reward = Some(Decimal::from(7));
+    }
+    let batches = batches_of(&rewards).unwrap();
+    let made =
+        put(&ctx.store, RUN, "score", 0, Table::Rewards, &batches, "ada", "a better grade").await.unwrap();
+    assert_eq!(made.id.attempt, 1);
+
+    // The next stage refuses to pass the old output off as made from the new reward, and says why.
+    let refused = Stage::Advantage.run(&ctx, 0).await.unwrap_err().to_string();
+    assert!(refused.contains("advantage"), "{refused}");
+    ctx.new_attempt = true;
+    Stage::Advantage.run(&ctx, 0).await.unwrap();
+    Stage::Update.run(&ctx, 0).await.unwrap();
+    let after = fingerprint(&ctx).await;
+    let same = |stage: &str| {
+        before
+            .iter()
+            .filter(|(name, _)| name.contains(&format!("`{stage}`")))
+            .all(|entry| after.get(entry.0) == Some(entry.1))
+    };
+    assert!(same("rollout"), "the rollout is as it was");
+    let old: Vec<AdvantageRow> =
+        StageOutput::new(&ctx.store, attempt(&ctx, "advantage", 0).await).read_all().await.unwrap();
+    let new: Vec<AdvantageRow> = latest(&ctx, "advantage", 0).await.read_all().await.unwrap();
+    assert_eq!(old.len(), new.len());
+    for (old, new) in old.iter().zip(&new) {
+        if old.task_id == edited {
+            assert_ne!(old.baseline, new.baseline, "the baseline of the edited group moves");
+        } else {
+            assert_eq!(old, new, "other groups stay");
+        }
+    }
+    let (old, new) = (attempt(&ctx, "update", 0).await, attempt(&ctx, "update", 1).await);
+    assert_ne!(old.artifacts["checkpoint"], new.artifacts["checkpoint"], "other advantages, other weights");
+    let lineage = envace_pipeline::Lineage::of_stage(&ctx.store, RUN, "update", 0).await.unwrap().to_string();
+    assert!(lineage.contains("ada") && lineage.contains("a better grade"), "{lineage}");
+}
+
+async fn attempt(ctx: &RunContext, stage: &str, attempt: u32) -> Manifest {
+    let attempts = ctx.store.attempts(RUN, stage, 0).await.unwrap();
+    attempts.into_iter().find(|manifest| manifest.id.attempt == attempt).unwrap()
+}
