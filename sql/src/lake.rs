@@ -52,9 +52,8 @@ pub struct StoredOutput {
 /// All tables of a store, open for questions and for nothing else.
 ///
 /// Each table has the columns `run`, `stage`, `step` and `attempt` before its own and holds the rows of active
-/// attempts; `history.<table>` holds those of all attempts. Where a table has a column of that name itself, the
-/// one that comes from the path is called `output_attempt`. Files that no manifest names are not seen. A table
-/// that nobody made yet is there and empty.
+/// attempts; `history.<table>` holds those of all attempts. Files that no manifest names
+/// are not seen. A table that nobody made yet is there and empty.
 pub struct Lake {
     ctx: SessionContext,
 }
@@ -158,8 +157,7 @@ fn plan_of(output: &StoredOutput) -> Result<LogicalPlan, DataFusionError> {
     let values =
         [lit(output.run.as_str()), lit(output.stage.as_str()), lit(output.step), lit(output.attempt)];
     let origin = ORIGIN.iter().zip(values);
-    let mut columns: Vec<Expr> =
-        origin.map(|((name, _), value)| value.alias(origin_name(output.table, name))).collect();
+    let mut columns: Vec<Expr> = origin.map(|((name, _), value)| value.alias(*name)).collect();
     columns.extend(output.table.columns().iter().map(|column| ident(column.name)));
     LogicalPlanBuilder::scan(output.table.name(), source, None)?.project(columns)?.build()
 }
@@ -174,15 +172,8 @@ fn plain_schema(table: Table) -> Schema {
 
 fn empty_schema(table: Table) -> Schema {
     let origin = ORIGIN.iter();
-    let mut fields: Vec<Arc<Field>> = origin
-        .map(|(name, data_type)| Arc::new(Field::new(origin_name(table, name), data_type.clone(), false)))
-        .collect();
+    let mut fields: Vec<Arc<Field>> =
+        origin.map(|(name, data_type)| Arc::new(Field::new(*name, data_type.clone(), false))).collect();
     fields.extend(plain_schema(table).fields().iter().map(Arc::clone));
     Schema::new(fields)
-}
-
-/// Name of a column that comes from the path.
-fn origin_name(table: Table, name: &str) -> String {
-    let is_taken = table.columns().iter().any(|column| column.name == name);
-    if is_taken { format!("output_{name}") } else { name.to_owned() }
 }

@@ -72,7 +72,7 @@ impl EpisodeRecord {
             user_turn: int(record.user_turn),
             turn: int(record.key.turn),
             call_index: record.key.call_index.map(int),
-            attempt: int(record.key.attempt),
+            try_index: int(record.key.attempt),
             sequence_index: int(sequence_index),
             span_start: int(span_start),
             n_tokens: int(record.n_tokens),

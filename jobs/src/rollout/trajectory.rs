@@ -9,10 +9,11 @@ use envace_model::engine::{FinishReason as Finish, Generated, GenerationRequest,
 use envace_schemas::tables::{GenerationRow, MessageRow, SequenceRow, TrajectoryRow};
 
 use super::episode::{
-    Episode, EpisodeError, EpisodeOptions, EpisodeRecord, FinishReason, GenerationKey, Need, Overflow,
-    PolicyOutput, RehearsalNeed, Role,
+    Episode, EpisodeError, EpisodeOptions, FinishReason, GenerationKey, Need, Overflow, PolicyOutput,
+    RehearsalNeed, Role,
 };
 use super::prompt_tools::with_tools_in_prompt;
+use super::rows::Sampled;
 use super::stream::{ActorStream, Sequence, SpanOf};
 use crate::error::JobError;
 use crate::score::Grader;
@@ -287,35 +288,29 @@ impl Trajectory {
         sequences.retain(|key, _| self.spans.values().any(|span| span.sequence == *key));
         let index_of: BTreeMap<GenerationKey, usize> =
             sequences.keys().enumerate().map(|(index, key)| (*key, index)).collect();
-        let generations = generation_rows(&record, &self.settings, &self.spans, &index_of);
-        let count = |role: Role| {
-            let of_role = record.generations.iter().filter(|generation| generation.key.role() == role);
-            of_role.map(|generation| generation.n_tokens as i64).sum::<i64>()
-        };
-        let rehearsals =
-            || record.generations.iter().filter(|generation| generation.key.role() == Role::Rehearsal);
-        let differences = self.world.as_ref().map(|world| world.differences());
+        let generations = record.generations.iter().enumerate().filter_map(|(index, generation)| {
+            let span = self.spans.get(&generation.key)?;
+            let voice = match generation.key.role() {
+                Role::Actor => &self.settings.actor,
+                Role::Rehearsal => &self.settings.rehearsal,
+            };
+            let sampled = Sampled {
+                checkpoint: voice.checkpoint.clone(),
+                sequence_index: *index_of.get(&span.sequence)?,
+                span_start: span.start,
+                n_prompt_tokens: span.start,
+                temperature: voice.sampling.temperature,
+                top_p: voice.sampling.top_p,
+                top_k: voice.sampling.top_k,
+            };
+            record.generation_row(index, sampled)
+        });
+        let generations = generations.collect();
+        let differences = self.world.as_ref().map(World::differences);
         let trajectory = TrajectoryRow {
-            task_id: record.task_id.clone(),
-            sample: record.sample,
-            purpose: self.settings.purpose.to_owned(),
-            split: record.split.clone(),
-            family: record.family.clone(),
-            environment: record.environment.to_owned(),
-            end_reason: record.end.reason.name().to_owned(),
-            end_detail: record.end.detail.clone(),
-            is_partial: record.is_partial,
-            n_user_turns: record.n_user_turns as i32,
-            n_scripted_user_turns: record.n_scripted_user_turns as i32,
-            n_turns: record.n_turns as i32,
-            n_calls: record.n_calls as i32,
-            n_malformed_calls: record.n_malformed_calls as i32,
-            n_rehearsals: rehearsals().count() as i32,
-            n_malfunctions: rehearsals().filter(|generation| generation.error_code.is_some()).count() as i32,
-            n_actor_tokens: count(Role::Actor),
-            n_rehearsal_tokens: count(Role::Rehearsal),
             final_state_hash: self.world.as_ref().map(World::final_state_hash),
             state_differences: differences.map(|differences| serde_json::json!(differences).to_string()),
+            ..record.trajectory_row(self.settings.purpose)
         };
         let sequences = sequences.into_values().enumerate();
         Ok(TrajectoryRows {
@@ -327,45 +322,6 @@ impl Trajectory {
             generations,
         })
     }
-}
-
-fn generation_rows(
-    record: &EpisodeRecord,
-    settings: &Settings,
-    spans: &BTreeMap<GenerationKey, SpanOf>,
-    index_of: &BTreeMap<GenerationKey, usize>,
-) -> Vec<GenerationRow> {
-    let rows = record.generations.iter().enumerate().filter_map(|(index, generation)| {
-        let key = generation.key;
-        let span = spans.get(&key)?;
-        let voice = match key.role() {
-            Role::Actor => &settings.actor,
-            Role::Rehearsal => &settings.rehearsal,
-        };
-        Some(GenerationRow {
-            task_id: record.task_id.clone(),
-            sample: record.sample,
-            generation_index: index as i32,
-            role: key.role().name().to_owned(),
-            checkpoint: voice.checkpoint.clone(),
-            user_turn: generation.user_turn as i32,
-            turn: key.turn as i32,
-            call_index: key.call_index.map(|index| index as i32),
-            attempt: key.attempt as i32,
-            sequence_index: *index_of.get(&span.sequence)? as i32,
-            span_start: span.start as i32,
-            n_tokens: span.n_tokens as i32,
-            n_prompt_tokens: span.start as i32,
-            text: generation.text.clone(),
-            finish_reason: generation.finish_reason.name().to_owned(),
-            error_code: generation.error_code.map(str::to_owned),
-            is_blank: generation.is_blank,
-            temperature: voice.sampling.temperature,
-            top_p: voice.sampling.top_p,
-            top_k: voice.sampling.top_k as i32,
-        })
-    });
-    rows.collect()
 }
 
 fn request(voice: &Voice, prompt: Vec<u32>, seed: [u8; 32]) -> GenerationRequest {

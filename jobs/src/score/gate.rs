@@ -94,7 +94,7 @@ mod tests {
             user_turn,
             turn: 0,
             call_index: None,
-            attempt: 0,
+            try_index: 0,
             sequence_index,
             span_start,
             n_tokens,

@@ -41,7 +41,7 @@ pub fn items_of(
             row.advantage.ok_or_else(|| contradiction(row, "is included and has no advantage"))?;
         included.insert((row.task_id.as_str(), row.sample, row.generation_index), (row, advantage));
     }
-    let mut of_sequence: BTreeMap<(&str, i32, i32), Vec<(&GenerationRow, f64)>> = BTreeMap::new();
+    let mut of_sequence: BTreeMap<_, Vec<(&GenerationRow, f64)>> = BTreeMap::new();
     for generation in generations {
         let key = (generation.task_id.as_str(), generation.sample, generation.generation_index);
         let Some((_, advantage)) = included.remove(&key) else { continue };
@@ -202,7 +202,7 @@ mod tests {
             user_turn: 0,
             turn: index,
             call_index: None,
-            attempt: 0,
+            try_index: 0,
             sequence_index: 0,
             span_start: start,
             n_tokens,

@@ -61,7 +61,7 @@ fn policies_that_do_not_do_the_job_fail() {
                     || ["user", "order", "device", "ticket"].contains(&&*call.name);
                 !is_lookup && !call.result.contains("error")
             };
-            if let Some(last) = (0..task.recorded_calls.len()).filter(changes).next_back() {
+            if let Some(last) = (0..task.recorded_calls.len()).rfind(changes) {
                 let mut world = World::from_task(&task).unwrap();
                 for (index, call) in task.recorded_calls.iter().enumerate() {
                     if index != last {

@@ -252,7 +252,8 @@ mod tests {
     #[test]
     fn each_rule_is_kept() {
         let mut state = state();
-        let cases: [(Tool, &[(&str, &str)], &str); 26] = [
+        type Case = (Tool, &'static [(&'static str, &'static str)], &'static str);
+        let cases: [Case; 26] = [
             (Tool::GetUser, &[("user", "Alma")], r#"{"user":"Alma","team":"sales"}"#),
             (Tool::GetUser, &[("user", "Cara")], r#"{"error":"unknown user"}"#),
             (Tool::GetOrder, &[("order", "O99")], r#"{"error":"unknown order"}"#),

@@ -135,7 +135,7 @@ impl WeightFiles {
         files.main_path = index;
         for (&name, &file) in &shard_of {
             let entry = files.tensors.get(name);
-            if !entry.is_some_and(|entry| files.files[entry.file].0 == dir.join(file)) {
+            if entry.is_none_or(|entry| files.files[entry.file].0 != dir.join(file)) {
                 return Err(ModelError::MissingTensor { path: dir.join(file), name: name.into() });
             }
         }

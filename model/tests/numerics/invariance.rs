@@ -79,10 +79,8 @@ proptest! {
             let (mut token_ids, mut rows) = (Vec::new(), Vec::new());
             for (slot, n) in step.iter().enumerate() {
                 let start = kv.len(slot);
-                for position in start..start + n {
-                    token_ids.push(sequences[slot][position]);
-                    rows.push(CacheRow { slot, position });
-                }
+                token_ids.extend(&sequences[slot][start..start + n]);
+                rows.extend((start..start + n).map(|position| CacheRow { slot, position }));
             }
             if rows.is_empty() {
                 continue;

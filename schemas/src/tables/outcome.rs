@@ -30,11 +30,11 @@ row! {
 
 row! {
     /// A row of `judge_calls`.
-    JudgeCallRow = "judge_calls", version 1, grain ["request_hash", "attempt"] {
+    JudgeCallRow = "judge_calls", version 1, grain ["request_hash", "try_index"] {
         /// Hex digest of model, prompt, schema, sampling settings and vote.
         request_hash: String,
         /// 0-based; a refresh asks again.
-        attempt: i32,
+        try_index: i32,
         /// The model asked.
         model: String,
         /// JSON text of the request.

@@ -102,8 +102,8 @@ row! {
         turn: i32,
         /// 0-based call it answers. NULL: an actor generation.
         call_index: Option<i32>,
-        /// 0, or 1 when the rehearsal output of attempt 0 was malformed.
-        attempt: i32,
+        /// 0, or 1 and so on when the rehearsal outputs before it, at the same call, were malformed.
+        try_index: i32,
         /// The sequence it lies in.
         sequence_index: i32,
         /// First sampled token's place in that sequence.

@@ -18,7 +18,7 @@ pub fn generation(task_id: &str, sample: i32, generation_index: i32, role: &str)
         user_turn: 0,
         turn: 0,
         call_index: None,
-        attempt: 0,
+        try_index: 0,
         sequence_index: 0,
         span_start: 0,
         n_tokens: 5,
