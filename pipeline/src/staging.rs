@@ -21,13 +21,12 @@ pub(crate) struct StagedPart {
 /// The staging folder of one key.
 #[derive(Debug, Clone)]
 pub(crate) struct Staging {
-    pub(crate) id: StageId,
     pub(crate) folder: Path,
 }
 
 impl Staging {
     pub(crate) fn new(id: &StageId, key: &StageKey) -> Self {
-        Self { id: id.clone(), folder: id.staging_dir(&key.0) }
+        Self { folder: id.staging_dir(&key.0) }
     }
 
     pub(crate) fn file_path(&self, table: Table, part: u32) -> Path {
@@ -50,7 +49,7 @@ impl Staging {
         store.put(&path, json::to_bytes(path.as_ref(), record)?).await
     }
 
-    /// The record of a part if all its files are there, here or already at their final place.
+    /// The record of a part if all its files are there. They stay until the manifest is written.
     pub(crate) async fn finished(
         &self,
         store: &Store,
@@ -62,11 +61,7 @@ impl Staging {
                 continue;
             }
             let staged = store.get_if_present(&self.file_path(table, part)).await?;
-            if staged.is_some_and(|bytes| hash_hex(&bytes) == file.byte_hash) {
-                continue;
-            }
-            let moved = store.get_if_present(&self.id.part_path(table, part)).await?;
-            if moved.is_none_or(|bytes| hash_hex(&bytes) != file.byte_hash) {
+            if staged.is_none_or(|bytes| hash_hex(&bytes) != file.byte_hash) {
                 return Ok(None);
             }
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use envace_pipeline::{Clean, Execution, PipelineError, Plan, Store, clean_staging, verify};
+use envace_schemas::{ContentHash, Table};
 use proptest::prelude::*;
 
 use crate::support::{
@@ -175,6 +176,28 @@ async fn the_loser_of_a_race_with_other_rows_fails_loudly() {
             matches!(&error, PipelineError::NotReproducible { what, .. } if what == "part 0 of `rewards`")
         );
     }
+}
+
+#[tokio::test]
+async fn a_manifest_that_comes_first_stays() {
+    let (elsewhere, model) = (Store::memory(), model_folder());
+    let mut theirs = score(&elsewhere, model.path()).await.unwrap();
+    theirs.provenance.who = "somebody else".to_owned();
+    let path = theirs.id.manifest_path();
+    let (_folder, stores) = stores();
+    for store in stores {
+        let bytes = serde_json::to_vec_pretty(&theirs).unwrap();
+        let ours = score(&Layer::raced(&store, path.clone(), bytes.into()), model.path()).await.unwrap();
+        assert_eq!(ours, theirs, "the loser gives back what the winner wrote");
+        assert_eq!(store.latest("r", "score", 3).await.unwrap().unwrap(), theirs);
+    }
+    let store = Store::memory();
+    theirs.outputs.get_mut(&Table::Rewards).unwrap()[1].content_hash = ContentHash("other".to_owned());
+    let bytes = serde_json::to_vec_pretty(&theirs).unwrap();
+    let raced = Layer::raced(&store, path, bytes.into());
+    let error = score(&raced, model.path()).await.unwrap_err();
+    assert!(matches!(&error, PipelineError::NotReproducible { what, theirs, .. }
+        if what == "part 1 of `rewards`" && theirs == "other"));
 }
 
 #[tokio::test]

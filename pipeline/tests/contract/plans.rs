@@ -1,8 +1,8 @@
 //! What a plan says: make, resume, reuse, or refuse with the field that differs.
 
 use envace_pipeline::{
-    Execution, InputRef, PartCheck, Path, PipelineError, Plan, PlanRequest, PlanState, StageOutput,
-    StageSpec, Store, compare,
+    Artifact, Execution, InputRef, PartCheck, Path, PipelineError, Plan, PlanRequest, PlanState, StageOutput,
+    StageSpec, Store, compare, import_checkpoint,
 };
 use envace_schemas::tables::RewardRow;
 use envace_schemas::{Query, Table};
@@ -56,6 +56,26 @@ async fn a_damaged_part_under_way_is_made_again() {
     store.put(&record.0, "").await.unwrap();
     let plan = Plan::make(&store, score_request("r")).await.unwrap();
     assert_eq!(plan.missing_parts(), [0, 1]);
+}
+
+#[tokio::test]
+async fn a_part_whose_checkpoint_is_gone_is_made_again() {
+    let (store, model) = (Store::memory(), model_folder());
+    let execution = Execution::new(&store, Plan::make(&store, score_request("r")).await.unwrap());
+    let digest = import_checkpoint(&store, model.path()).await.unwrap();
+    for part in 0..N_PARTS {
+        write_score(&execution, part, &rewards(part)).await.unwrap();
+        if part == 0 {
+            let artifact = Artifact::Checkpoint { digest: digest.clone() };
+            execution.add_artifact(part, "checkpoint", artifact).unwrap();
+        }
+        execution.finish_part(part).await.unwrap();
+    }
+    assert!(Plan::make(&store, score_request("r")).await.unwrap().missing_parts().is_empty());
+    store.delete(&Path::from(format!("checkpoints/{digest}/config.json"))).await.unwrap();
+    assert_eq!(Plan::make(&store, score_request("r")).await.unwrap().missing_parts(), [0]);
+    let error = execution.commit().await.unwrap_err();
+    assert!(error.to_string().ends_with("is not complete, 1 of its 2 parts are missing: 0"), "{error}");
 }
 
 #[tokio::test]

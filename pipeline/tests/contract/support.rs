@@ -182,6 +182,7 @@ pub struct Layer {
     n_writes: Arc<AtomicUsize>,
     seed: u64,
     n_operations: Arc<AtomicU64>,
+    rival: Option<(Path, Bytes)>,
 }
 
 impl Layer {
@@ -195,11 +196,33 @@ impl Layer {
         Self::over(store, usize::MAX, seed).0
     }
 
+    /// A store in which another process writes `bytes` to `path` a moment before we do.
+    pub fn raced(store: &Store, path: Path, bytes: Bytes) -> Store {
+        let rival = Some((path, bytes));
+        store.clone().wrap(|inner| {
+            Arc::new(Self {
+                inner,
+                limit: usize::MAX,
+                n_writes: Arc::default(),
+                seed: 0,
+                n_operations: Arc::default(),
+                rival,
+            })
+        })
+    }
+
     fn over(store: &Store, limit: usize, seed: u64) -> (Store, Arc<AtomicUsize>) {
         let n_writes = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&n_writes);
         let store = store.clone().wrap(|inner| {
-            Arc::new(Self { inner, limit, n_writes, seed, n_operations: Arc::new(AtomicU64::new(0)) })
+            Arc::new(Self {
+                inner,
+                limit,
+                n_writes,
+                seed,
+                n_operations: Arc::new(AtomicU64::new(0)),
+                rival: None,
+            })
         });
         (store, counter)
     }
@@ -243,6 +266,9 @@ impl ObjectStore for Layer {
     async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         self.dawdle().await;
         self.write()?;
+        if let Some((_, bytes)) = self.rival.as_ref().filter(|(rival, _)| rival == path) {
+            self.inner.put_opts(path, bytes.clone().into(), PutOptions::default()).await?;
+        }
         self.inner.put_opts(path, payload, options).await
     }
 
