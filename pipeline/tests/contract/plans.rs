@@ -274,8 +274,8 @@ async fn an_output_made_again_elsewhere_is_identical() {
         let execution = Execution::new(&local, plan);
         for part in 0..N_PARTS {
             write_score(&execution, part, &rows(part)).await.unwrap();
-            let digest = envace_pipeline::import_checkpoint(&local, model.path()).await.unwrap();
-            let artifact = envace_pipeline::Artifact::Checkpoint { digest };
+            let digest = import_checkpoint(&local, model.path()).await.unwrap();
+            let artifact = Artifact::Checkpoint { digest };
             execution.add_artifact(part, "checkpoint", artifact).unwrap();
             execution.finish_part(part).await.unwrap();
         }
