@@ -67,7 +67,7 @@ fn play(options: EpisodeOptions, script: &[Given]) -> Episode {
     episode
 }
 
-/// What it waits for, in short: `actor fresh`, `rehearse 0.0 1.0` (call and attempt), `ended finished`.
+/// What it waits for, in short: `actor fresh`, `rehearse 0.1` (call and attempt), `ended finished`.
 fn waits_for(episode: &Episode) -> String {
     let needs: Vec<String> = episode
         .needs()

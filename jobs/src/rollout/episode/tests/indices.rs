@@ -16,8 +16,7 @@ fn finished(order: [usize; 2]) -> EpisodeRecord {
     };
     let mut script = vec![Actor(format!("{thinking}{both}"))];
     script.extend(order.into_iter().flat_map(rehearsal));
-    script.extend([say("Blocked."), say("<think>day</think>None."), say("unused")]);
-    script.pop();
+    script.extend([say("Blocked."), say("<think>day</think>None.")]);
     play(EpisodeOptions::default(), &script).finish().unwrap()
 }
 
