@@ -45,7 +45,9 @@ impl ExportArgs {
         for entry in fs_err::read_dir(&dir)? {
             let entry = entry?;
             let name = entry.file_name();
-            let is_state = name.to_string_lossy().starts_with("state-");
+            let shown = name.to_string_lossy();
+            // Neither the optimizer's state nor the mark that the copy is whole belongs to a model folder.
+            let is_state = shown.starts_with("state-") || shown == "complete.json";
             if entry.file_type()?.is_file() && !is_state {
                 fs_err::copy(entry.path(), self.folder.join(&name))?;
             }
