@@ -53,7 +53,7 @@ impl StageOutcome {
 }
 
 impl RunContext {
-    /// Opens a run. A given configuration is stored with a new run; for a run that has one it must be the same,
+    /// Opens a run. A given configuration is stored with a new run; once the run has an output it must be the same,
     /// apart from `[execution]`, unless `reconfigure`.
     ///
     /// # Errors
@@ -75,7 +75,10 @@ impl RunContext {
             (Some(stored), None) => stored,
             (None, Some(given)) => given,
             (Some(stored), Some(given)) => {
-                if let Some(difference) = first_difference(&stored, &given).filter(|_| !reconfigure) {
+                // A run without an output has not begun: its configuration may still be put right.
+                let has_begun = !store.manifests(Some(run)).await?.is_empty();
+                let difference = first_difference(&stored, &given).filter(|_| has_begun && !reconfigure);
+                if let Some(difference) = difference {
                     return Err(JobError::refused(
                         format!("run `{run}` began with another configuration: {difference}"),
                         "name another run, or pass `--reconfigure` to go on with the new one",
