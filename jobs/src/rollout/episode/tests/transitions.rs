@@ -234,6 +234,16 @@ fn a_rehearsal_prompt_that_does_not_fit_ends_it() {
     assert_eq!(waits_for(&episode), "ended length, partial");
 }
 
+/// The first call that ends the episode, in the order of the calls, gives the reason.
+#[test]
+fn of_several_failures_the_first_call_counts() {
+    let second_fails = |attempt| Rehearsal(1, attempt, String::new());
+    let script = [calls(&[FIND, HOLD]), second_fails(0), second_fails(1), Given::RehearsalDoesNotFit(0)];
+    assert_eq!(waits_for(&play(EpisodeOptions::default(), &script)), "ended length, partial");
+    let script = [calls(&[FIND, HOLD]), Given::RehearsalDoesNotFit(1), babble(0), babble(1)];
+    assert_eq!(waits_for(&play(EpisodeOptions::default(), &script)), "ended rehearsal_failed, partial");
+}
+
 #[test]
 fn an_executable_world_answers_through_the_caller() {
     let options = EpisodeOptions { environment: Environment::World, ..EpisodeOptions::default() };
