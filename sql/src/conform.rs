@@ -72,6 +72,17 @@ impl Target<'_> {
     }
 }
 
+/// Rows from outside as those of a table: columns found by name, converted where nothing can be lost, sorted by the
+/// grain. `name` stands in messages.
+///
+/// # Errors
+/// [`SqlError`] if a column is missing, too many, of another type, or NULL where it must be known, or if two rows have
+/// one key.
+pub fn conform_rows(name: &str, table: Table, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>, SqlError> {
+    let Some(first) = batches.first() else { return Ok(Vec::new()) };
+    conform(Target { query: name, table }, &first.schema(), batches)
+}
+
 /// The result as rows of the table: its columns in its order and types, sorted by its grain.
 pub(crate) fn conform(
     target: Target<'_>,

@@ -16,6 +16,7 @@ mod statement;
 
 pub use answer::{Answer, Format, UnknownFormat};
 pub use cause::Cause;
+pub use conform::conform_rows;
 pub use datafusion::scalar::ScalarValue;
 pub use error::SqlError;
 pub use lake::{Lake, StoredOutput};

@@ -2,8 +2,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use arrow::array::RecordBatch;
+use bytes::Bytes;
 use envace_pipeline::{check_name, current_user, put};
-use envace_schemas::{Table, read_batches};
+use envace_schemas::Table;
+use envace_sql::conform_rows;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::StoreArgs;
 
@@ -37,7 +41,8 @@ pub struct PutArgs {
     #[arg(long, value_name = "NAME")]
     who: Option<String>,
 
-    /// Parquet file with all rows of the table, as `sql --format parquet` writes it with the table's columns
+    /// Parquet file with all rows of the table and its columns, whoever wrote it: types are converted where nothing
+    /// can be lost
     file: PathBuf,
 }
 
@@ -47,7 +52,7 @@ impl PutArgs {
         check_name("run", &self.run)?;
         let bytes = fs_err::read(&self.file)?;
         let file = self.file.display();
-        let batches = read_batches(self.table, bytes.into())
+        let batches = rows(&self.file.display().to_string(), self.table, bytes.into())
             .with_context(|| format!("file cannot be put as table `{}`: {file}", self.table))?;
         let who = self.who.unwrap_or_else(current_user);
         let store = self.store.open()?;
@@ -57,4 +62,10 @@ impl PutArgs {
         eprintln!("what was made from it is outdated now; see `envace-jobs lineage`");
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn rows(name: &str, table: Table, bytes: Bytes) -> anyhow::Result<Vec<RecordBatch>> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(bytes)?.build()?;
+    let batches = reader.collect::<Result<Vec<_>, _>>()?;
+    Ok(conform_rows(name, table, &batches)?)
 }

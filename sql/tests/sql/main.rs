@@ -4,6 +4,7 @@
 
 mod advantages;
 mod common;
+mod conform;
 mod evaluations;
 mod headers;
 mod lake;
