@@ -16,6 +16,7 @@ pub mod score;
 pub mod sft;
 pub mod show;
 pub mod task;
+pub mod task_order;
 pub mod task_set;
 pub mod tasks;
 pub mod update;

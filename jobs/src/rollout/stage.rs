@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use envace_grpo::seeds::Draw;
 use envace_model::chat::{ChatFormat, History};
 use envace_model::engine::{Engine, EngineOptions, LocalEngine, Sampling};
 use envace_model::{Device, Model};
@@ -20,6 +19,7 @@ use crate::context::{PolicySource, RunContext, StageOutcome, section};
 use crate::error::JobError;
 use crate::progress::Progress;
 use crate::task::Task;
+use crate::task_order::drawn;
 
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
@@ -255,20 +255,8 @@ fn sampling_of(config: &SamplingConfig) -> Sampling {
 
 /// The tasks of a step: the split in an order drawn anew for each pass over it, cut into steps.
 fn tasks_of_step(tasks: &[Arc<Task>], seed: u64, step: u64, per_step: usize) -> Vec<Arc<Task>> {
-    let n_tasks = tasks.len() as u64;
-    let first = step * per_step as u64;
-    let mut order: Option<(u64, Vec<usize>)> = None;
-    let mut chosen: Vec<Arc<Task>> = Vec::with_capacity(per_step);
-    for place in (first..).take(per_step.min(tasks.len())) {
-        let pass = place / n_tasks;
-        if order.as_ref().is_none_or(|(of, _)| *of != pass) {
-            let mut indices: Vec<usize> = (0..tasks.len()).collect();
-            Draw::new(seed, "task_order").position(pass).shuffle(&mut indices);
-            order = Some((pass, indices));
-        }
-        let index = order.as_ref().and_then(|(_, indices)| indices.get((place % n_tasks) as usize));
-        chosen.extend(index.and_then(|index| tasks.get(*index)).cloned());
-    }
+    let first = step.saturating_mul(per_step as u64);
+    let mut chosen = drawn(tasks, seed, "task_order", first, per_step.min(tasks.len()));
     // A step that spans two passes may draw a task twice; a group is sampled once.
     chosen.sort_by(|a, b| a.id().cmp(b.id()));
     chosen.dedup_by(|a, b| a.id() == b.id());

@@ -22,6 +22,7 @@ use crate::progress::Progress;
 use crate::rollout::prompt_tools::with_tools_in_prompt;
 use crate::rollout::rehearsal_examples::rehearsal_examples;
 use crate::task::Task;
+use crate::task_order::drawn;
 use crate::update::items::micro_batches;
 use crate::update::{schedule, store_trained, trainer_options};
 
@@ -143,8 +144,9 @@ fn train(
     let progress = Progress::begin(format!("sft {step}"), sft.optimizer_steps, "optimizer steps");
     let (mut rows, mut n_left_out) = (Vec::new(), 0);
     for application in 0..sft.optimizer_steps {
-        let batch =
-            batch_of(tasks, config.seed, step * sft.optimizer_steps + application, sft.tasks_per_batch);
+        let place = step.saturating_mul(sft.optimizer_steps).saturating_add(application);
+        let first = place.saturating_mul(sft.tasks_per_batch as u64);
+        let batch = drawn(tasks, config.seed, "sft_order", first, sft.tasks_per_batch);
         let mut sequences: Vec<(TrainRole, Demonstration)> = Vec::new();
         for task in batch {
             sequences.extend(demonstrations(&format, config, &task)?);
@@ -261,23 +263,4 @@ fn apply(
 fn train_sequence(sequence: &Demonstration) -> TrainSequence {
     let Demonstration { token_ids, trained } = sequence.clone();
     TrainSequence { token_ids, trained, temperature: 1.0 }
-}
-
-/// The tasks of one optimizer application: the split in an order drawn anew for each pass over it.
-fn batch_of(tasks: &[Arc<Task>], seed: u64, application: u64, per_batch: usize) -> Vec<Arc<Task>> {
-    let n_tasks = tasks.len() as u64;
-    let first = application * per_batch as u64;
-    let mut batch = Vec::with_capacity(per_batch);
-    let mut order: Option<(u64, Vec<usize>)> = None;
-    for place in (first..).take(per_batch) {
-        let pass = place / n_tasks;
-        if order.as_ref().is_none_or(|(of, _)| *of != pass) {
-            let mut indices: Vec<usize> = (0..tasks.len()).collect();
-            Draw::new(seed, "sft_order").position(pass).shuffle(&mut indices);
-            order = Some((pass, indices));
-        }
-        let index = order.as_ref().and_then(|(_, indices)| indices.get((place % n_tasks) as usize));
-        batch.extend(index.and_then(|index| tasks.get(*index)).cloned());
-    }
-    batch
 }
