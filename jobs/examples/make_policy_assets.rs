@@ -127,7 +127,7 @@ fn texts(template: &ChatTemplate) -> Result<Vec<String>> {
         texts.push(template.render(&input)?);
         Ok(())
     };
-    for row in world::tasks(SEED, &TASKS) {
+    for row in world::tasks(SEED, &TASKS, 0) {
         let task = Task::parse(row)?;
         render(task.transcript.as_deref().unwrap_or_default(), &task.tools)?;
         for whitelist in [Whitelist::Called, Whitelist::Names, Whitelist::Full] {

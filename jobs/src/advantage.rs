@@ -2,7 +2,7 @@
 
 use envace_pipeline::{Execution, InputRef, Plan, StageOutput, StageSpec};
 use envace_schemas::Table;
-use envace_sql::{QuerySession, queries};
+use envace_sql::{QuerySession, check_covered, queries};
 
 use crate::context::{RunContext, StageOutcome, section};
 use crate::error::JobError;
@@ -26,10 +26,13 @@ pub struct Inputs {
 /// Plans the stage.
 ///
 /// # Errors
-/// [`JobError`] if rollout or score are missing, or the step was made from something else.
+/// [`JobError`] if rollout or score are missing or not of each other, or the step was made from something else.
 pub async fn plan(ctx: &RunContext, step: u64) -> Result<(Plan, Inputs), JobError> {
     let rollout = ctx.output("rollout", step).await?;
     let score = ctx.output("score", step).await?;
+    for table in [Table::Trajectories, Table::Messages] {
+        ctx.check_made_from(&score, &InputRef::table(rollout.manifest(), table)?)?;
+    }
     let inputs = vec![
         InputRef::table(rollout.manifest(), Table::Generations)?,
         InputRef::table(score.manifest(), Table::Rewards)?,
@@ -57,7 +60,7 @@ pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> 
 /// Runs the query on the missing parts: a group never crosses one.
 ///
 /// # Errors
-/// [`JobError::Sql`] if the query fails, or a replaced one makes another table.
+/// [`JobError::Sql`] if the query fails, or a replaced one makes another table or other rows.
 pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -> Result<(), JobError> {
     let params = ctx.config.advantage.to_params();
     let query = ctx.query(queries::ADVANTAGES);
@@ -69,6 +72,8 @@ pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -
         let batches = QuerySession::default()
             .run_query(queries::ADVANTAGES.name, &query, &tables, &params, Table::Advantages)
             .await?;
+        let (generations, name) = (&tables[0], queries::ADVANTAGES.name);
+        check_covered(name, (Table::Advantages, &batches), (generations.0, &generations.1))?;
         execution.write_batches(Table::Advantages, part, &batches).await?;
         execution.finish_part(part).await?;
     }

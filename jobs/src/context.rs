@@ -5,7 +5,7 @@ mod checkpoints;
 use std::sync::Arc;
 
 use envace_pipeline::{
-    InputRef, Manifest, PipelineError, Plan, PlanRequest, RunConfig, StageOutput, StageSpec, Store,
+    InputRef, Manifest, PipelineError, Plan, PlanRequest, RunConfig, StageId, StageOutput, StageSpec, Store,
     check_name,
 };
 use envace_schemas::Table;
@@ -71,7 +71,12 @@ impl RunContext {
             None => None,
         };
         let config = match (stored, given) {
-            (None, None) => Config::default(),
+            (None, None) => {
+                return Err(JobError::missing(
+                    format!("there is no run in the store: {run}"),
+                    "give the new run a configuration: `--config FILE`, or `--preset default`",
+                ));
+            }
             (Some(stored), None) => stored,
             (None, Some(given)) => given,
             (Some(stored), Some(given)) => {
@@ -141,6 +146,41 @@ impl RunContext {
             )),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Refuses outputs that do not belong together: `output` must have been made from `source`, by the digest of its
+    /// input of that name. After a new attempt at a stage, what was made from the old one is of another trajectory.
+    ///
+    /// # Errors
+    /// [`JobError::Refused`] if it was made from something else, with the command that makes it anew.
+    pub fn check_made_from(&self, output: &StageOutput, source: &InputRef) -> Result<(), JobError> {
+        let manifest = output.manifest();
+        if manifest.key_parts.inputs.get(&source.name) == Some(&source.digest) {
+            return Ok(());
+        }
+        let StageId { stage, step, .. } = &manifest.id;
+        Err(JobError::refused(
+            format!("{} was made from other `{}` than there are now", manifest.id, source.name),
+            format!("make it anew: envace-jobs {stage} --run {} --step {step} --new-attempt", self.run),
+        ))
+    }
+
+    /// Refuses to mix supervised training and training on rollouts in one run: each has a chain of checkpoints, and a
+    /// step would begin with one or the other.
+    ///
+    /// # Errors
+    /// [`JobError::Refused`] if the run has an output of `stage`.
+    pub async fn refuse_beside(&self, stage: &str) -> Result<(), JobError> {
+        if self.store.latest(&self.run, stage, 0).await?.is_none() {
+            return Ok(());
+        }
+        Err(JobError::refused(
+            format!("run `{}` has outputs of `{stage}`, and a run has one chain of checkpoints", self.run),
+            format!(
+                "name another run, with `policy.checkpoint = \"run:{}\"` to go on from this one",
+                self.run
+            ),
+        ))
     }
 
     /// The tasks of the configured set, in the order of their names, and the input they are.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use envace_pipeline::PipelineError;
+
 use crate::context::{RunContext, StageOutcome};
 use crate::error::JobError;
 use crate::rollout::stage as rollout;
@@ -81,27 +83,33 @@ impl fmt::Display for Stage {
 /// Runs steps `0..n_steps`, evaluating before the first and after every `evaluate.every`-th.
 ///
 /// What is there already is reused, so calling it again after a stop goes on, and asking for more steps adds them.
+/// From step `remake_from` on, an output that no longer fits its inputs gets a new attempt; elsewhere it is an error.
 ///
 /// # Errors
 /// Whatever a stage fails with.
 pub async fn drive(
     ctx: &RunContext,
     n_steps: u64,
+    remake_from: Option<u64>,
     report: &mut dyn FnMut(Stage, u64, &StageOutcome),
 ) -> Result<(), JobError> {
     let every = u64::from(ctx.config.evaluate.every);
-    let is_evaluated = |step: u64| every > 0 && step.is_multiple_of(every);
-    for step in 0..n_steps {
-        if is_evaluated(step) {
-            report(Stage::Evaluate, step, &Stage::Evaluate.run(ctx, step).await?);
-        }
-        for stage in Stage::STEP {
-            report(stage, step, &stage.run(ctx, step).await?);
-        }
-    }
     // The last checkpoint is always measured where any is.
-    if every > 0 {
-        report(Stage::Evaluate, n_steps, &Stage::Evaluate.run(ctx, n_steps).await?);
+    let is_evaluated = |step: u64| every > 0 && (step.is_multiple_of(every) || step == n_steps);
+    for step in 0..=n_steps {
+        let is_remade = remake_from.is_some_and(|from| step >= from);
+        let evaluation = is_evaluated(step).then_some(Stage::Evaluate);
+        let stages = if step < n_steps { Stage::STEP.as_slice() } else { &[] };
+        for stage in evaluation.into_iter().chain(stages.iter().copied()) {
+            let outcome = match stage.run(ctx, step).await {
+                Err(JobError::Pipeline(PipelineError::KeyConflict { .. })) if is_remade => {
+                    let again = RunContext { new_attempt: true, ..ctx.clone() };
+                    stage.run(&again, step).await?
+                }
+                outcome => outcome?,
+            };
+            report(stage, step, &outcome);
+        }
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::config::RolloutConfig;
 use crate::context::{PolicySource, RunContext, StageOutcome, section};
 use crate::error::JobError;
+use crate::rollout::episode::Role;
 use crate::rollout::scheduler::{Engines, PartWork};
 use crate::rollout::stage::{
     history, n_trajectories, parts_of, play_parts, voice, with_sampling, write_rollout,
@@ -219,14 +220,19 @@ fn world_verdicts(
     Ok(verdicts)
 }
 
-/// The actor's final reply of each user turn; empty where there is none.
+/// The actor's final reply of each user turn; empty where there is none, as where it went on calling, or where its
+/// last output holds a call that cannot be read.
 fn replies(n_user_turns: usize, messages: &[MessageRow]) -> Vec<String> {
     let mut replies = vec![String::new(); n_user_turns];
     for message in messages {
-        let is_reply = message.written_by == "actor" && message.tool_calls.is_none();
         let place = usize::try_from(message.user_turn).ok().and_then(|turn| replies.get_mut(turn));
-        if let Some(reply) = place.filter(|_| is_reply) {
-            reply.clone_from(&message.text);
+        let Some(reply) = place else { continue };
+        let is_reply = message.written_by == Role::Actor.name()
+            && message.tool_calls.is_none()
+            && message.error_code.is_none();
+        reply.clear();
+        if is_reply {
+            reply.push_str(&message.text);
         }
     }
     replies

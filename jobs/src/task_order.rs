@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn each_pass_holds_every_task_once_however_it_is_cut() {
-        let rows = world::tasks(0, &[(Split::Train, 5)]);
+        let rows = world::tasks(0, &[(Split::Train, 5)], 0);
         let tasks: Vec<_> = rows.into_iter().map(|row| Arc::new(Task::parse(row).unwrap())).collect();
         let ids = |drawn: Vec<Arc<Task>>| drawn.iter().map(|task| task.id().to_owned()).collect::<Vec<_>>();
         let whole = ids(drawn(&tasks, 1, "test", 0, 15));

@@ -8,6 +8,7 @@ use envace_schemas::tables::TaskRow;
 use serde_json::json;
 
 use crate::error::JobError;
+use crate::world;
 
 /// What the stage writes.
 pub const SPEC: StageSpec = StageSpec {
@@ -21,7 +22,7 @@ pub const SPEC: StageSpec = StageSpec {
 
 /// Where the tasks of a set come from.
 #[derive(Debug, Clone, Copy)]
-pub enum SourceText<'a> {
+pub enum TaskSource<'a> {
     /// A file.
     File {
         /// The file.
@@ -29,8 +30,10 @@ pub enum SourceText<'a> {
     },
     /// The bundled world.
     World {
-        /// Its seed.
+        /// Seed of the tasks.
         seed: u64,
+        /// In how many of 100 decisions the operator of a recorded dialogue breaks the rule at hand.
+        slips: u8,
     },
 }
 
@@ -41,7 +44,7 @@ pub enum SourceText<'a> {
 pub async fn store(
     store: &Store,
     set: &str,
-    source: SourceText<'_>,
+    source: TaskSource<'_>,
     rows: &[TaskRow],
     new_attempt: bool,
 ) -> Result<Manifest, JobError> {
@@ -58,12 +61,15 @@ pub async fn store(
     // The key holds the tasks themselves: an import of other rows under one name is a conflict, not a reuse.
     let config = json!({ "tasks": hasher.finalize().to_hex().to_string() });
     let input = match source {
-        SourceText::File { path } => {
+        TaskSource::File { path } => {
             let bytes = fs_err::read(path).map_err(JobError::file("cannot read the tasks", path))?;
             let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
             InputRef::file("file", &name, &bytes)
         }
-        SourceText::World { seed } => InputRef::file("world", &format!("world:{seed}"), &seed.to_le_bytes()),
+        TaskSource::World { seed, slips } => {
+            let name = world::source(seed, slips);
+            InputRef::file("world", &name, name.as_bytes())
+        }
     };
     let mut request = PlanRequest::new(&SPEC, set, 0, config, vec![input]);
     request.new_attempt = new_attempt;

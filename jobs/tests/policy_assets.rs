@@ -160,7 +160,7 @@ Bye<|im_end|>
 #[test]
 fn a_longer_dialogue_starts_as_the_shorter_one_did() {
     for split in Split::ALL {
-        for row in world::tasks(3, &[(split, 12)]) {
+        for row in world::tasks(3, &[(split, 12)], 0) {
             let task = Task::parse(row).unwrap();
             let transcript = task.transcript.unwrap();
             let whole = render(&transcript, &task.tools, false);
@@ -194,7 +194,7 @@ fn prompts_and_dialogues_stay_short() {
     }
     for split in [Split::Train, Split::HeldOut] {
         let (mut dialogues, mut rehearsals) = (Vec::new(), Vec::new());
-        for row in world::tasks(0, &[(split, 300)]) {
+        for row in world::tasks(0, &[(split, 300)], 0) {
             let task = Task::parse(row).unwrap();
             dialogues.push(length(&render(task.transcript.as_deref().unwrap(), &task.tools, false)));
             for example in rehearsal_examples(&task, &options, |_, _| 0.5) {
@@ -213,7 +213,7 @@ fn prompts_and_dialogues_stay_short() {
 fn dialogues_hold_no_spelled_words() {
     let tokenizer = tokenizer();
     for split in Split::ALL {
-        for row in world::tasks(11, &[(split, 120)]) {
+        for row in world::tasks(11, &[(split, 120)], 0) {
             let task = Task::parse(row).unwrap();
             let text = render(task.transcript.as_deref().unwrap(), &task.tools, false);
             let ids = tokenizer.encode(&text).unwrap();

@@ -3,7 +3,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arrow::array::RecordBatch;
 use bytes::Bytes;
-use envace_schemas::{Row, Table, batches_of, content_hash, read_batches};
+use envace_schemas::{Row, Table, batches_of, content_hash, read_batches, rows_of};
 
 use crate::catalog::Claim;
 use crate::check::{Encoded, encode};
@@ -134,6 +134,24 @@ impl Execution {
             }
         }
         Ok(missing)
+    }
+
+    /// Rows of a part that is finished, by whichever process, and not committed yet; `None` if it is not.
+    ///
+    /// # Errors
+    /// [`PipelineError::Table`] if the staged file is no sound table; [`PipelineError::Object`] if the store fails.
+    pub async fn read_finished<R: Row>(&self, part: u32) -> Result<Option<Vec<R>>, PipelineError> {
+        self.check_part(part)?;
+        let table = R::TABLE;
+        if self.staging.finished(&self.store, part).await?.is_none() {
+            return Ok(None);
+        }
+        // A commit by another process may take the file away in between.
+        let Some(bytes) = self.store.get_if_present(&self.staging.file_path(table, part)).await? else {
+            return Ok(None);
+        };
+        let rows = read_batches(table, bytes).and_then(|batches| rows_of(&batches));
+        rows.map(Some).map_err(|source| PipelineError::Table { table, part, source })
     }
 
     /// Moves the parts to their place and writes the manifest. Safe to be killed in, and to be raced.
@@ -296,7 +314,8 @@ impl Execution {
         Ok(())
     }
 
-    fn n_parts(&self) -> u32 {
+    /// Number of parts that the stage has.
+    pub fn n_parts(&self) -> u32 {
         self.plan.key_parts.n_parts
     }
 

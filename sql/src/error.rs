@@ -97,6 +97,23 @@ pub enum SqlError {
         /// The columns of its grain with their values.
         key: String,
     },
+    /// The result leaves out rows of the table it is about, or speaks of rows that are not there.
+    #[error(
+        "query `{query}`: table `{table}` leaves out {n_missing} rows of `{source_table}` and has {n_unknown} that are \
+         not there"
+    )]
+    Uncovered {
+        /// Name of the query.
+        query: String,
+        /// The table it must make.
+        table: Table,
+        /// The table whose rows it must cover.
+        source_table: Table,
+        /// Rows of that table that are left out.
+        n_missing: usize,
+        /// Rows of the result that are about none of them.
+        n_unknown: usize,
+    },
     /// An input is not the table it is said to be.
     #[error("an input of query `{query}` is unusable")]
     Input {
@@ -155,6 +172,10 @@ impl SqlError {
             Self::Column { column, found, expected, .. } if found != "missing" => {
                 Some(format!("write CAST({column} AS ...) to make it {expected}"))
             }
+            Self::Uncovered { .. } => Some(
+                "an inner join or a WHERE may drop rows: keep each one, and say why it does not count in a column"
+                    .to_owned(),
+            ),
             Self::RepeatedKey { .. } => Some("a join may match more than one row".to_owned()),
             _ => None,
         }

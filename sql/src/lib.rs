@@ -7,6 +7,7 @@
 mod answer;
 mod cause;
 mod conform;
+mod covered;
 mod error;
 mod lake;
 mod params;
@@ -17,6 +18,7 @@ mod statement;
 pub use answer::{Answer, Format, UnknownFormat};
 pub use cause::Cause;
 pub use conform::conform_rows;
+pub use covered::check_covered;
 pub use datafusion::scalar::ScalarValue;
 pub use error::SqlError;
 pub use lake::{Lake, StoredOutput};

@@ -2,9 +2,10 @@
 
 use clap::Parser;
 use envace_jobs::cli::Cli;
-use envace_jobs::task_set::{self, SourceText};
+use envace_jobs::task_set::{self, TaskSource};
 use envace_jobs::world::{self, Split};
 use envace_pipeline::Store;
+use envace_tests::repository;
 
 /// Runs a command and returns its exit code, or its error with all causes.
 async fn run(args: &[&str]) -> Result<String, String> {
@@ -36,11 +37,23 @@ async fn each_is_named_and_leaves_no_output() {
     write("empty.jsonl", "");
     fs_err::create_dir(dir.path().join("model")).unwrap();
     write("model/config.json", "{\"model_type\": \"mystery\"}");
+    fs_err::create_dir(dir.path().join("torn")).unwrap();
+    for entry in fs_err::read_dir(repository::root().join("jobs/assets/policy")).unwrap() {
+        let entry = entry.unwrap();
+        fs_err::copy(entry.path(), dir.path().join("torn").join(entry.file_name())).unwrap();
+    }
+    let weights = fs_err::read(dir.path().join("torn/model.safetensors")).unwrap();
+    fs_err::write(dir.path().join("torn/model.safetensors"), &weights[..weights.len() / 2]).unwrap();
+    write("torn.toml", &format!("[policy]\ncheckpoint = {:?}\n", path("torn")));
+    write("beta.toml", "[update.adamw]\nbeta1 = 1.0\n");
+    write("twice.toml", "[evaluate]\nsplits = [\"drift\", \"drift\"]\n");
     write("model.toml", &format!("[policy]\ncheckpoint = {:?}\n", path("model")));
     let store = path("store");
-    let task_rows = world::tasks(0, &[(Split::Train, 4)]);
+    let task_rows = world::tasks(0, &[(Split::Train, 4)], 0);
     let opened = Store::open(&store).unwrap();
-    task_set::store(&opened, "world", SourceText::World { seed: 0 }, &task_rows, false).await.unwrap();
+    task_set::store(&opened, "world", TaskSource::World { seed: 0, slips: 0 }, &task_rows, false)
+        .await
+        .unwrap();
     let n_before = n_files(&dir.path().join("store/tables"));
 
     let rollout = |config: &str| {
@@ -55,6 +68,22 @@ async fn each_is_named_and_leaves_no_output() {
         ("missing file", rollout("absent.toml"), &["absent.toml"]),
         ("no task set", rollout("other_set.toml"), &["task set", "nothing"]),
         ("no model", rollout("nowhere.toml"), &["policy.checkpoint", "no/such/model"]),
+        ("torn weights", rollout("torn.toml"), &["torn/model.safetensors"]),
+        ("beta of one", rollout("beta.toml"), &["update.adamw", "beta1"]),
+        ("a split twice", rollout("twice.toml"), &["evaluate.splits"]),
+        (
+            "a run that is not there",
+            owned(&["evaluate", "--store", &store, "--run", "frist", "--step", "0"]),
+            &["no run", "frist"],
+        ),
+        (
+            "verdicts that rewards were computed from",
+            owned(&[
+                "put", "--store", &store, "--run", "r", "--stage", "score", "--step", "0", "--table",
+                "verdicts", "--reason", "x", "f",
+            ]),
+            &["verdicts", "rewards"],
+        ),
         ("unknown family", rollout("model.toml"), &["config.json", "mystery"]),
         (
             "run name",
@@ -63,7 +92,7 @@ async fn each_is_named_and_leaves_no_output() {
         ),
         (
             "no rollout to score",
-            owned(&["score", "--store", &store, "--run", "fresh", "--step", "0"]),
+            owned(&["score", "--store", &store, "--run", "fresh", "--step", "0", "--preset", "default"]),
             &["no output", "rollout"],
         ),
         ("wrong column", owned(&["sql", "--store", &store, "SELECT colour FROM tasks"]), &["colour"]),

@@ -11,6 +11,8 @@ mod dependencies;
 #[cfg(test)]
 mod docs;
 #[cfg(test)]
+mod pretrained;
+#[cfg(test)]
 mod sources;
 #[cfg(test)]
 mod tables;

@@ -6,10 +6,10 @@ use envace_jobs::config::Config;
 use envace_jobs::context::RunContext;
 use envace_jobs::drive::{Stage, drive};
 use envace_jobs::rerun::rerun;
-use envace_jobs::task_set::{self, SourceText};
+use envace_jobs::task_set::{self, TaskSource};
 use envace_jobs::world::{self, Split};
 use envace_pipeline::{Manifest, StageOutput, Store, put, verify};
-use envace_schemas::tables::{AdvantageRow, GenerationRow, RewardRow, SequenceRow, UpdateRow};
+use envace_schemas::tables::{AdvantageRow, GenerationRow, RewardRow, SequenceRow, TrajectoryRow, UpdateRow};
 use envace_schemas::{Decimal, Table, batches_of};
 
 const RUN: &str = "r";
@@ -44,14 +44,14 @@ max_new_tokens = 40
 
 async fn context(dir: &tempfile::TempDir, config: &str) -> RunContext {
     let store = Store::open(&dir.path().display().to_string()).unwrap();
-    let rows = world::tasks(0, &[(Split::Train, 8), (Split::HeldOut, 2)]);
-    task_set::store(&store, "world", SourceText::World { seed: 0 }, &rows, false).await.unwrap();
+    let rows = world::tasks(0, &[(Split::Train, 8), (Split::HeldOut, 2)], 0);
+    task_set::store(&store, "world", TaskSource::World { seed: 0, slips: 0 }, &rows, false).await.unwrap();
     let config = Config::parse(config, "test").unwrap();
     RunContext::open(store, RUN, Some(config), false).await.unwrap()
 }
 
 async fn steps(ctx: &RunContext, n_steps: u64) {
-    drive(ctx, n_steps, &mut |_, _, _| {}).await.unwrap();
+    drive(ctx, n_steps, None, &mut |_, _, _| {}).await.unwrap();
 }
 
 /// What a run's latest outputs are made of: the byte hash of every file, and the digests of what is no table.
@@ -208,4 +208,59 @@ async fn a_reward_edited_by_hand_changes_what_depends_on_it() {
 async fn attempt(ctx: &RunContext, stage: &str, attempt: u32) -> Manifest {
     let attempts = ctx.store.attempts(RUN, stage, 0).await.unwrap();
     attempts.into_iter().find(|manifest| manifest.id.attempt == attempt).unwrap()
+}
+
+async fn refusal(ctx: &RunContext, stage: Stage) -> String {
+    stage.run(ctx, 0).await.expect_err("refused").to_string()
+}
+
+#[tokio::test]
+async fn outputs_that_do_not_belong_together_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ctx = context(&dir, CONFIG).await;
+    steps(&ctx, 1).await;
+    assert!(refusal(&ctx, Stage::Sft).await.contains("one chain of checkpoints"));
+
+    // Other trajectories, while rewards and advantages are still those of the first ones.
+    ctx.config.rollout.actor.temperature = 0.5;
+    ctx.new_attempt = true;
+    Stage::Rollout.run(&ctx, 0).await.unwrap();
+    for stage in [Stage::Advantage, Stage::Update] {
+        let refused = refusal(&ctx, stage).await;
+        assert!(refused.contains("was made from other"), "{stage}: {refused}");
+    }
+    ctx.new_attempt = false;
+    drive(&ctx, 1, Some(0), &mut |_, _, _| {}).await.unwrap();
+    let remade = fingerprint(&ctx).await;
+    for stage in ["rollout", "score", "advantage", "update"] {
+        assert_eq!(latest(&ctx, stage, 0).await.manifest().id.attempt, 1, "{stage}");
+    }
+    drive(&ctx, 1, Some(0), &mut |_, _, _| {}).await.unwrap();
+    assert_eq!(fingerprint(&ctx).await, remade, "what fits is not made again");
+}
+
+#[tokio::test]
+async fn a_step_without_grades_is_refused_however_often_it_is_tried() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ctx = context(&dir, CONFIG).await;
+    Stage::Rollout.run(&ctx, 0).await.unwrap();
+    let mut trajectories: Vec<TrajectoryRow> = latest(&ctx, "rollout", 0).await.read_all().await.unwrap();
+    for row in &mut trajectories {
+        (row.end_reason, row.is_partial) = ("aborted".to_owned(), true);
+    }
+    let batches = batches_of(&trajectories).unwrap();
+    put(&ctx.store, RUN, "rollout", 0, Table::Trajectories, &batches, "ada", "a test").await.unwrap();
+    for attempt in 0..2 {
+        let refused = refusal(&ctx, Stage::Score).await;
+        assert!(refused.contains("9 of 9 trajectories are ungraded"), "try {attempt}: {refused}");
+    }
+    // Who allows it gets rewards that are all NULL, and no update from them.
+    ctx.config.score.max_ungraded_share = 1.0;
+    Stage::Score.run(&ctx, 0).await.unwrap();
+    let rewards: Vec<RewardRow> = latest(&ctx, "score", 0).await.read_all().await.unwrap();
+    assert!(rewards.iter().all(|row| row.reward.is_none() && row.ungraded_reason.is_some()));
+    Stage::Advantage.run(&ctx, 0).await.unwrap();
+    let refused = refusal(&ctx, Stage::Update).await;
+    assert!(refused.contains("no generation to train on"), "{refused}");
+    assert!(ctx.store.latest(RUN, "update", 0).await.unwrap().is_none());
 }

@@ -10,6 +10,7 @@ use envace_sql::conform_rows;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::StoreArgs;
+use crate::error::JobError;
 
 /// Arguments of `put`.
 #[derive(Debug, clap::Args)]
@@ -50,6 +51,16 @@ impl PutArgs {
     /// Stores the table as a new attempt.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         check_name("run", &self.run)?;
+        if let Some(derived) = derived_from(&self.stage, self.table) {
+            return Err(JobError::refused(
+                format!(
+                    "`{}` of `{}` is what its own `{derived}` were computed from, and they would stay as they are",
+                    self.table, self.stage
+                ),
+                format!("edit `{derived}` and put them instead"),
+            )
+            .into());
+        }
         let bytes = fs_err::read(&self.file)?;
         let file = self.file.display();
         let batches = rows(&self.file.display().to_string(), self.table, bytes.into())
@@ -61,6 +72,16 @@ impl PutArgs {
         eprintln!("put `{}` as {}", self.table, manifest.id);
         eprintln!("what was made from it is outdated now; see `envace-jobs lineage`");
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The table that a stage computes from another of its own tables, which is read instead of it by whatever follows.
+fn derived_from(stage: &str, table: Table) -> Option<Table> {
+    match (stage, table) {
+        ("score", Table::Verdicts | Table::JudgeCalls) => Some(Table::Rewards),
+        ("evaluate", Table::Evaluations | Table::Timings) => None,
+        ("evaluate", _) => Some(Table::Evaluations),
+        _ => None,
     }
 }
 

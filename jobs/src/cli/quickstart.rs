@@ -9,7 +9,7 @@ use super::stage::report;
 use crate::config::Config;
 use crate::context::RunContext;
 use crate::drive::drive;
-use crate::task_set::{self, SourceText};
+use crate::task_set::{self, TaskSource};
 use crate::world::{self, Split};
 
 /// The run of the quickstart, apart from its seed.
@@ -39,15 +39,15 @@ impl QuickstartArgs {
         let begun = Instant::now();
         let store = self.store.open()?;
         let (set, task_seed) = TASK_SET;
-        let rows = world::tasks(task_seed, &COUNTS);
-        task_set::store(&store, set, SourceText::World { seed: task_seed }, &rows, false).await?;
+        let rows = world::tasks(task_seed, &COUNTS, 0);
+        task_set::store(&store, set, TaskSource::World { seed: task_seed, slips: 0 }, &rows, false).await?;
         let mut config = Config::parse(CONFIG, "quickstart")?;
         config.seed = self.seed;
         config.evaluate.every = u32::try_from(self.steps.max(1))?;
         let run = format!("quickstart-{}", self.seed);
         let ctx = RunContext::open(store.clone(), &run, Some(config), false).await?;
         eprintln!("store {}, run {run}, {} tasks, {} steps", store.uri(), rows.len(), self.steps);
-        drive(&ctx, self.steps, &mut |stage, step, outcome| report(stage, step, outcome)).await?;
+        drive(&ctx, self.steps, None, &mut |stage, step, outcome| report(stage, step, outcome)).await?;
         let lake = lake(&store).await?;
         print_bytes(&lake.query(&scores(&run)).await?.write(Format::Table)?)?;
         eprintln!(

@@ -18,32 +18,20 @@ pub struct DriveArgs {
     #[arg(long)]
     dry_run: bool,
 
-    /// Make new attempts from this stage of step `--from-step` on, for example after a `put`
-    #[arg(long, value_enum, requires = "from_step")]
-    from: Option<Stage>,
-
-    /// The step that `--from` starts at
-    #[arg(long, value_name = "N", requires = "from")]
-    from_step: Option<u64>,
+    /// From this step on, make a new attempt at what no longer fits its inputs, for example after a `put`
+    #[arg(long, value_name = "STEP")]
+    remake_from: Option<u64>,
 }
 
 impl DriveArgs {
     /// Exits with 0 when all steps are there.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let mut ctx = self.run.open().await?;
+        let ctx = self.run.open().await?;
         if self.dry_run {
             return next_plan(&ctx, self.steps).await;
         }
-        if let (Some(from), Some(from_step)) = (self.from, self.from_step) {
-            ctx.new_attempt = true;
-            for step in from_step..self.steps {
-                for stage in Stage::STEP.into_iter().filter(|stage| step > from_step || *stage >= from) {
-                    report(stage, step, &stage.run(&ctx, step).await?);
-                }
-            }
-            ctx.new_attempt = false;
-        }
-        drive(&ctx, self.steps, &mut |stage, step, outcome| report(stage, step, outcome)).await?;
+        let mut said = |stage, step, outcome: &_| report(stage, step, outcome);
+        drive(&ctx, self.steps, self.remake_from, &mut said).await?;
         Ok(ExitCode::SUCCESS)
     }
 }

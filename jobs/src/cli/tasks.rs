@@ -7,7 +7,7 @@ use envace_schemas::tables::TaskRow;
 
 use super::StoreArgs;
 use super::inspect::print_bytes;
-use crate::task_set::{self, SourceText};
+use crate::task_set::{self, TaskSource};
 use crate::tasks::{Format, ImportOptions, export_jsonl, import_path};
 use crate::world::{self, Split};
 
@@ -80,7 +80,7 @@ impl ImportArgs {
             return Ok(ExitCode::from(1));
         }
         let store = self.store.open()?;
-        let source = SourceText::File { path: &self.file };
+        let source = TaskSource::File { path: &self.file };
         let manifest = task_set::store(&store, &self.set, source, &report.rows, self.new_attempt).await?;
         eprintln!("{}: {} tasks in, {n_refused} refused", manifest.id, report.rows.len());
         Ok(ExitCode::SUCCESS)
@@ -113,6 +113,10 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "N", default_value_t = 120)]
     drift: u64,
 
+    /// In how many of 100 decisions the operator of a recorded dialogue breaks the rule at hand
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=100))]
+    slips: u8,
+
     /// Put the tasks in place of a set of the same name, as a new attempt
     #[arg(long)]
     new_attempt: bool,
@@ -122,9 +126,9 @@ impl GenerateArgs {
     async fn run(self) -> anyhow::Result<ExitCode> {
         let counts =
             [(Split::Train, self.train), (Split::HeldOut, self.held_out), (Split::Drift, self.drift)];
-        let rows = world::tasks(self.seed, &counts);
+        let rows = world::tasks(self.seed, &counts, self.slips);
         let store = self.store.open()?;
-        let source = SourceText::World { seed: self.seed };
+        let source = TaskSource::World { seed: self.seed, slips: self.slips };
         let manifest = task_set::store(&store, &self.set, source, &rows, self.new_attempt).await?;
         eprintln!("{}: {} tasks", manifest.id, rows.len());
         Ok(ExitCode::SUCCESS)

@@ -54,6 +54,10 @@ impl EvaluateConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require(self.n_trials > 0, "evaluate.n_trials", "must be at least 1")?;
         require(!self.splits.is_empty(), "evaluate.splits", "must name a split")?;
+        let mut splits = self.splits.clone();
+        splits.sort_unstable();
+        splits.dedup();
+        require(splits.len() == self.splits.len(), "evaluate.splits", "must name each split once")?;
         self.actor.check("evaluate.actor.temperature")?;
         self.rehearsal.check("evaluate.rehearsal.temperature")
     }

@@ -155,6 +155,16 @@ impl Default for AdamWConfig {
     }
 }
 
+impl AdamWConfig {
+    pub(super) fn check(&self, key: &'static str) -> Result<(), ConfigError> {
+        require((0.0..1.0).contains(&self.beta1), key, "needs a `beta1` in [0, 1)")?;
+        require((0.0..1.0).contains(&self.beta2), key, "needs a `beta2` in [0, 1)")?;
+        require(self.epsilon.is_finite() && self.epsilon > 0.0, key, "needs an `epsilon` above 0")?;
+        let decay = self.weight_decay;
+        require(decay.is_finite() && decay >= 0.0, key, "needs a `weight_decay` of 0 or more")
+    }
+}
+
 impl Default for UpdateConfig {
     fn default() -> Self {
         Self {
@@ -194,6 +204,7 @@ impl UpdateConfig {
         require(rate.is_finite() && rate > 0.0, "update.learning_rate", "must be above 0")?;
         require(self.max_gradient_norm >= 0.0, "update.max_gradient_norm", "must be 0 or more")?;
         require(self.micro_batch_tokens > 0, "update.micro_batch_tokens", "must be at least 1")?;
+        self.adamw.check("update.adamw")?;
         self.schedule.check("update.schedule")
     }
 }

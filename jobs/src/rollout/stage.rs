@@ -64,6 +64,7 @@ pub fn n_trajectories(work: &[PartWork]) -> usize {
 pub async fn plan(ctx: &RunContext, step: u64) -> Result<Rollout, JobError> {
     let (tasks_input, tasks) = ctx.tasks_of(&ctx.config.tasks.split).await?;
     let source = ctx.policy_at(step).await?;
+    ctx.refuse_beside("sft").await?;
     let rehearsal = ctx.frozen_rehearsal().await?;
     let tasks = tasks_of_step(&tasks, ctx.config.seed, step, ctx.config.tasks.per_step);
     let work = parts_of(&tasks, ctx.config.tasks.per_part, ctx.config.rollout.group_size);

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use envace_pipeline::{Execution, InputRef, Plan, StageOutput, StageSpec};
 use envace_schemas::tables::{JudgeCallRow, MessageRow, RewardRow, TrajectoryRow, VerdictRow};
 use envace_schemas::{Table, batches_of, rows_of};
-use envace_sql::{QuerySession, queries};
+use envace_sql::{QuerySession, check_covered, queries};
 
 use super::{GradeOptions, Grader};
 use crate::config::ScoreConfig;
 use crate::context::{RunContext, StageOutcome, section};
 use crate::error::JobError;
+use crate::rollout::episode::Role;
 use crate::task::Task;
 
 /// What the stage reads and writes.
@@ -62,25 +63,44 @@ pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> 
 pub async fn execute(ctx: &RunContext, rollout: &StageOutput, execution: &Execution) -> Result<(), JobError> {
     let (_, tasks) = ctx.tasks().await?;
     let tasks: BTreeMap<&str, &Arc<Task>> = tasks.iter().map(|task| (task.id(), task)).collect();
-    let (mut n_rewards, mut ungraded) = (0_usize, BTreeMap::<String, usize>::new());
     for part in execution.missing_parts().await? {
         let trajectories: Vec<TrajectoryRow> = rollout.read(part).await?;
         let messages: Vec<MessageRow> = rollout.read(part).await?;
         let verdicts = verdicts(&tasks, ctx.config.score.grade, &trajectories, &messages)?;
         let rewards = rewards(ctx, &ctx.config.score, &trajectories, &verdicts).await?;
-        for reward in rewards.iter().filter(|reward| reward.role == "actor") {
-            n_rewards += 1;
-            if reward.reward.is_none() {
-                let reason = reward.ungraded_reason.clone().unwrap_or_default();
-                *ungraded.entry(reason).or_default() += 1;
-            }
-        }
         execution.write(part, &verdicts).await?;
         execution.write::<JudgeCallRow>(part, &[]).await?;
         execution.write(part, &rewards).await?;
         execution.finish_part(part).await?;
     }
-    check_coverage(n_rewards, &ungraded, ctx.config.score.max_ungraded_share)
+    check_graded(execution, ctx.config.score.max_ungraded_share).await
+}
+
+/// Refuses a step of which too much is ungraded, whichever process made its parts.
+async fn check_graded(execution: &Execution, allowed: f64) -> Result<(), JobError> {
+    let (mut n_rewards, mut ungraded) = (0_usize, BTreeMap::<String, usize>::new());
+    for part in 0..execution.n_parts() {
+        for reward in execution.read_finished::<RewardRow>(part).await?.unwrap_or_default() {
+            if reward.role != Role::Actor.name() {
+                continue;
+            }
+            n_rewards += 1;
+            if reward.reward.is_none() {
+                *ungraded.entry(reward.ungraded_reason.unwrap_or_default()).or_default() += 1;
+            }
+        }
+    }
+    let n_ungraded: usize = ungraded.values().sum();
+    if n_rewards == 0 || n_ungraded as f64 / n_rewards as f64 <= allowed {
+        return Ok(());
+    }
+    let reasons: Vec<String> = ungraded.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
+    Err(JobError::refused(
+        format!("{n_ungraded} of {n_rewards} trajectories are ungraded ({})", reasons.join(", ")),
+        format!(
+            "`score.max_ungraded_share` allows {allowed}; see `verdicts` of a smaller step for the reasons"
+        ),
+    ))
 }
 
 /// The verdicts on some trajectories, in the order of the table.
@@ -134,23 +154,6 @@ pub async fn rewards(
     let batches = QuerySession::default()
         .run_query(queries::REWARDS.name, &query, &inputs, &config.params().to_params(), Table::Rewards)
         .await?;
+    check_covered(queries::REWARDS.name, (Table::Rewards, &batches), (inputs[0].0, &inputs[0].1))?;
     Ok(rows_of(&batches)?)
-}
-
-fn check_coverage(
-    n_rewards: usize,
-    ungraded: &BTreeMap<String, usize>,
-    allowed: f64,
-) -> Result<(), JobError> {
-    let n_ungraded: usize = ungraded.values().sum();
-    if n_rewards == 0 || n_ungraded as f64 / n_rewards as f64 <= allowed {
-        return Ok(());
-    }
-    let reasons: Vec<String> = ungraded.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
-    Err(JobError::refused(
-        format!("{n_ungraded} of {n_rewards} trajectories are ungraded ({})", reasons.join(", ")),
-        format!(
-            "`score.max_ungraded_share` allows {allowed}; see `verdicts` of a smaller step for the reasons"
-        ),
-    ))
 }

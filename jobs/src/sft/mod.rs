@@ -71,12 +71,14 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Sft, JobError> {
         ));
     }
     let source = ctx.policy_at(step).await?;
+    ctx.refuse_beside("update").await?;
     let mut inputs = vec![input, source.input.clone()];
     inputs.extend(source.optimizer.iter().map(|(input, _)| input.clone()));
     let config = json!({
         "seed": ctx.config.seed,
         "sft": section("sft", &ctx.config.sft)?,
         "rehearsal": section("rollout.episode.rehearsal", &ctx.config.rollout.episode.rehearsal)?,
+        "parsing": section("rollout.episode.parsing", &ctx.config.rollout.episode.parsing)?,
         "thinking": ctx.config.rollout.thinking,
         "tools_in_prompt": ctx.config.rollout.tools_in_prompt,
     });
@@ -149,43 +151,62 @@ fn train(
         let batch = drawn(tasks, config.seed, "sft_order", first, sft.tasks_per_batch);
         let mut sequences: Vec<(TrainRole, Demonstration)> = Vec::new();
         for task in batch {
-            sequences.extend(demonstrations(&format, config, &task)?);
+            let (of_task, n_messages) = demonstrations(&format, config, &task)?;
+            sequences.extend(of_task);
+            n_left_out += n_messages;
         }
         let n_before = sequences.len();
         sequences.retain(|(_, sequence)| !sequence.trained.is_empty() && sequence.token_ids.len() <= limit);
         n_left_out += n_before - sequences.len();
+        if sequences.is_empty() {
+            // Without a gradient the optimizer would still decay the weights and follow its momentum.
+            progress.advance_with(1, 0, "nothing to learn".to_owned());
+            continue;
+        }
         let rate = schedule.rate(trainer.step());
-        let (new_rows, n_tokens) = apply(&mut trainer, sft, &sequences, rate)?;
+        let (new_rows, n_tokens) = apply(&mut trainer, sft, &sequences, place, rate)?;
         let loss = new_rows.iter().find(|row| row.role == "all").and_then(|row| row.loss_nats);
         progress.advance_with(1, n_tokens, loss.map_or_else(String::new, |loss| format!("loss {loss:.3}")));
         rows.extend(new_rows);
+    }
+    if rows.is_empty() {
+        return Err(JobError::refused(
+            format!(
+                "step {step} has nothing to learn: {n_left_out} recorded messages or sequences were left out"
+            ),
+            format!(
+                "they are longer than {limit} tokens, hold the text of special tokens, or the chat template does not \
+                 render them after their own prompt; see `sft.max_sequence_tokens` and `rollout.thinking`"
+            ),
+        ));
     }
     if n_left_out > 0 {
         tracing::warn!(
             n_left_out,
             limit,
-            "sequences were too long or had nothing to learn, and were left out"
+            "recorded messages or sequences were too long or cannot be learned, and were left out"
         );
     }
     Ok((trainer, rows, progress.finish()))
 }
 
-/// What a task teaches each role.
+/// What a task teaches each role, and how many messages of its dialogue cannot be learned.
 fn demonstrations(
     format: &ChatFormat,
     config: &Config,
     task: &Task,
-) -> Result<Vec<(TrainRole, Demonstration)>, JobError> {
-    let Some(transcript) = &task.transcript else { return Ok(Vec::new()) };
+) -> Result<(Vec<(TrainRole, Demonstration)>, usize), JobError> {
+    let Some(transcript) = &task.transcript else { return Ok((Vec::new(), 0)) };
     let rollout = &config.rollout;
-    let mut all = Vec::new();
+    let (mut all, mut n_left_out) = (Vec::new(), 0);
     if config.sft.roles.contains(&TrainRole::Actor) {
         let in_prompt = rollout.tools_in_prompt;
         let messages =
             if in_prompt { with_tools_in_prompt(transcript, &task.tools) } else { transcript.clone() };
         let tools = if in_prompt { Vec::new() } else { task.tools.clone() };
         let options = PromptOptions { tools, enable_thinking: rollout.thinking, ..PromptOptions::default() };
-        let sequences = actor_demonstrations(format, &options, &messages)?;
+        let (sequences, n_messages) = actor_demonstrations(format, &options, &messages)?;
+        n_left_out += n_messages;
         all.extend(sequences.into_iter().map(|sequence| (TrainRole::Actor, sequence)));
     }
     if config.sft.roles.contains(&TrainRole::Rehearsal) {
@@ -203,14 +224,15 @@ fn demonstrations(
             all.push((TrainRole::Rehearsal, sequence));
         }
     }
-    Ok(all)
+    Ok((all, n_left_out))
 }
 
-/// One optimizer application on the mean negative log likelihood of all target tokens.
+/// Optimizer application number `place` of the run, on the mean negative log likelihood of all target tokens.
 fn apply(
     trainer: &mut Trainer,
     config: &SftConfig,
     sequences: &[(TrainRole, Demonstration)],
+    place: u64,
     learning_rate: f64,
 ) -> Result<(Vec<SftLossRow>, u64), JobError> {
     let n_trained: usize = sequences.iter().map(|(_, sequence)| sequence.trained.len()).sum();
@@ -228,7 +250,8 @@ fn apply(
             policy.iter().map(|policy| vec![coefficient; policy.logprobs.len()]).collect()
         })?;
     }
-    let optimizer_step = trainer.step() as i64;
+    // Not `trainer.step()`: an application that is skipped does not advance it, and has a row too.
+    let optimizer_step = place as i64;
     let max_norm = Some(config.max_gradient_norm).filter(|norm| *norm > 0.0);
     let report = trainer.apply(learning_rate, max_norm)?;
     let row = |name: &str, is_of: &dyn Fn(TrainRole) -> bool| {

@@ -23,11 +23,11 @@ impl Demonstration {
     }
 }
 
-/// The actor's sequences of a recorded dialogue: one stream, cut where the template rewrites what is in it.
+/// The actor's sequences of a recorded dialogue: one stream, cut where the template rewrites what is in it; and how
+/// many messages cannot be learned.
 ///
 /// Every assistant message is a target, with the token that ends it. A message that the template does not render
-/// as an extension of its own prompt cannot be learned and is left out; so is one that holds the text of special
-/// tokens.
+/// as an extension of its own prompt is left out; so is one that holds the text of special tokens.
 ///
 /// # Errors
 /// [`ChatError`] if the template refuses the dialogue.
@@ -35,8 +35,8 @@ pub fn actor_demonstrations(
     format: &ChatFormat,
     options: &PromptOptions,
     messages: &[ChatMessage],
-) -> Result<Vec<Demonstration>, ChatError> {
-    let mut sequences: Vec<Demonstration> = Vec::new();
+) -> Result<(Vec<Demonstration>, usize), ChatError> {
+    let (mut sequences, mut n_left_out) = (Vec::<Demonstration>::new(), 0);
     for (index, message) in messages.iter().enumerate() {
         if message.role != Speaker::Assistant {
             continue;
@@ -45,10 +45,16 @@ pub fn actor_demonstrations(
         let with = messages.get(..=index).unwrap_or_default();
         let prompt = format.prompt(before, options)?;
         let whole = format.transcript(with, options)?;
-        let Some(target) = whole.text.strip_prefix(&prompt.text).filter(|_| whole.n_hidden == 0) else {
+        // Text of special tokens that stands in the prompt does no harm to what follows it.
+        let is_plain = whole.n_hidden == prompt.n_hidden;
+        let target = match whole.text.strip_prefix(&prompt.text).filter(|_| is_plain) {
+            Some(target) => target_ids(format, target)?,
+            None => None,
+        };
+        let Some(target) = target else {
+            n_left_out += 1;
             continue;
         };
-        let Some(target) = target_ids(format, target)? else { continue };
         match sequences.last_mut() {
             Some(last) if prompt.ids.starts_with(&last.token_ids) => {
                 let rest = prompt.ids.get(last.token_ids.len()..).unwrap_or_default();
@@ -60,7 +66,7 @@ pub fn actor_demonstrations(
             last.learn(&target);
         }
     }
-    Ok(sequences)
+    Ok((sequences, n_left_out))
 }
 
 /// The rehearsal role's sequence for one call: its prompt, and the output it should write.

@@ -200,6 +200,9 @@ pub fn import_path(
     import(&bytes, format, options)
 }
 
+/// How `evaluations` call what they measure over all families.
+const ALL_FAMILIES: &str = "all";
+
 /// Checks a row and sets its hash.
 fn finished(mut row: TaskRow) -> Result<TaskRow, String> {
     let given = std::mem::take(&mut row.task_hash);
@@ -208,6 +211,9 @@ fn finished(mut row: TaskRow) -> Result<TaskRow, String> {
     }
     if row.split.trim().is_empty() {
         return Err("its split is empty".to_owned());
+    }
+    if row.family.as_deref() == Some(ALL_FAMILIES) {
+        return Err(format!("its family has a name that means all of them: {ALL_FAMILIES}"));
     }
     row.task_hash = task_hash(&row);
     if !given.is_empty() && given != row.task_hash {

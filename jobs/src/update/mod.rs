@@ -33,7 +33,7 @@ pub const SPEC: StageSpec = StageSpec {
 /// Plans the stage.
 ///
 /// # Errors
-/// [`JobError`] if an input is missing, or the step was made from something else.
+/// [`JobError`] if an input is missing or not of the others, or the step was made from something else.
 pub async fn plan(
     ctx: &RunContext,
     step: u64,
@@ -41,6 +41,9 @@ pub async fn plan(
     let rollout = ctx.output("rollout", step).await?;
     let advantage = ctx.output("advantage", step).await?;
     let source = ctx.policy_at(step).await?;
+    ctx.refuse_beside("sft").await?;
+    ctx.check_made_from(&rollout, &source.input)?;
+    ctx.check_made_from(&advantage, &InputRef::table(rollout.manifest(), Table::Generations)?)?;
     let reference = if ctx.config.update.kl.coefficient > 0.0 { Some(ctx.policy_at(0).await?) } else { None };
     let mut inputs = vec![
         InputRef::table(rollout.manifest(), Table::Generations)?,

@@ -11,7 +11,17 @@ pub(super) struct Draws {
 impl Draws {
     /// The draws of task `index` of `split` in the set made from `seed`.
     pub fn new(seed: u64, split: Split, index: u64) -> Self {
-        let mut hasher = blake3::Hasher::new_derive_key("envace service desk tasks, version 1");
+        Self::keyed("envace service desk tasks, version 1", seed, split, index)
+    }
+
+    /// The draws that say where the operator of a recorded dialogue slips; apart from [`Draws::new`], so that
+    /// they change nothing else of the task.
+    pub fn of_slips(seed: u64, split: Split, index: u64) -> Self {
+        Self::keyed("envace service desk slips, version 1", seed, split, index)
+    }
+
+    fn keyed(context: &str, seed: u64, split: Split, index: u64) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key(context);
         hasher.update(&seed.to_le_bytes()).update(&[split as u8]).update(&index.to_le_bytes());
         Self { stream: hasher.finalize_xof() }
     }

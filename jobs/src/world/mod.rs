@@ -4,6 +4,9 @@
 //! are really executed; its graders demand no recorded value where a response may be imagined. Training never
 //! calls the world; evaluation executes the calls of the policy and compares the final state and the replies.
 //!
+//! The operator of a recorded dialogue may be made to slip: in a share of its decisions it breaks the rule at hand,
+//! as people do in real logs. Then only the recorded dialogue is another; what is asked and how it is graded stays.
+//!
 //! Splits, with the names of [`names`] and the six families of tasks:
 //! - `train`: user messages of a family name nothing that is reserved for it (one name in six of each list).
 //! - `held_out`: user messages of a family name only what is reserved for it, so no task, and no pairing of a
@@ -37,7 +40,7 @@ pub use state::{Device, Difference, Order, State, Ticket};
 use check::WorldColumn;
 use draws::Draws;
 use families::Family;
-use scene::Scene;
+use scene::{Operator, Scene};
 
 /// What the service desk is told: the system message of every task.
 pub const RULES: &str = "You are the service desk. Look up before you act. \
@@ -88,12 +91,20 @@ impl FromStr for Split {
     }
 }
 
-/// Task `index` of `split` in the set made from `seed`. Families take turns.
-pub fn generate(seed: u64, split: Split, index: u64) -> TaskRow {
+/// Task `index` of `split` in the set made from `seed`. Families take turns. In `slips` of 100 decisions the
+/// operator of the recorded dialogue breaks the rule at hand.
+pub fn generate(seed: u64, split: Split, index: u64, slips: u8) -> TaskRow {
     let families = Family::ALL;
     let family = families[(index % families.len() as u64) as usize];
-    let mut scene = Scene::new(Draws::new(seed, split, index), split, family);
-    family.play(&mut scene);
+    let play = |operator| {
+        let mut scene = Scene::new(Draws::new(seed, split, index), split, family, operator);
+        family.play(&mut scene);
+        scene
+    };
+    let scene = play(Operator::Careful);
+    let careless = (slips > 0)
+        .then(|| play(Operator::Careless { draws: Draws::of_slips(seed, split, index), percent: slips }));
+    let recorded = careless.as_ref().unwrap_or(&scene);
 
     let world = WorldColumn {
         api: scene.api(),
@@ -105,12 +116,12 @@ pub fn generate(seed: u64, split: Split, index: u64) -> TaskRow {
         task_id: format!("{split}-{seed}-{index:06}"),
         split: split.name().to_owned(),
         family: Some(family.name().to_owned()),
-        source: format!("world:{seed}"),
+        source: source(seed, slips),
         opening: text(&scene.messages.get(..2).unwrap_or_default()),
         tools: text(&scene.schemas()),
         later_user_turns: text(&scene.later_user_turns),
-        recorded_calls: text(&scene.recorded_calls),
-        transcript: Some(text(&scene.messages)),
+        recorded_calls: text(&recorded.recorded_calls),
+        transcript: Some(text(&recorded.messages)),
         graders: text(&scene.graders),
         checklist: None,
         world: Some(text(&world)),
@@ -120,9 +131,20 @@ pub fn generate(seed: u64, split: Split, index: u64) -> TaskRow {
     row
 }
 
-/// The first `n` tasks of each split in `counts`, in that order.
-pub fn tasks(seed: u64, counts: &[(Split, u64)]) -> Vec<TaskRow> {
-    counts.iter().flat_map(|(split, n)| (0..*n).map(move |index| generate(seed, *split, index))).collect()
+/// The first `n` tasks of each split in `counts`, in that order; for `slips` see [`generate`].
+pub fn tasks(seed: u64, counts: &[(Split, u64)], slips: u8) -> Vec<TaskRow> {
+    counts
+        .iter()
+        .flat_map(|(split, n)| (0..*n).map(move |index| generate(seed, *split, index, slips)))
+        .collect()
+}
+
+/// What the `source` column of such tasks holds.
+pub fn source(seed: u64, slips: u8) -> String {
+    match slips {
+        0 => format!("world:{seed}"),
+        _ => format!("world:{seed}:slips={slips}"),
+    }
 }
 
 /// The function schemas of all tools as tasks of `split` declare them.

@@ -18,6 +18,15 @@ use crate::task::RecordedCall;
 /// One out of this many names is kept out of the user messages of a family in training.
 const RESERVED_ONE_IN: usize = Family::ALL.len();
 
+/// Who plays the policy in a recorded dialogue.
+#[derive(Debug)]
+pub(super) enum Operator {
+    /// Never breaks a rule.
+    Careful,
+    /// Breaks the rule at hand in `percent` of 100 decisions.
+    Careless { draws: Draws, percent: u8 },
+}
+
 /// A task in the making: what the world holds, what is said, and what is really done.
 ///
 /// First the state is filled; [`Scene::open`] freezes it as the initial one. Then the dialogue is played: each
@@ -26,6 +35,7 @@ pub(super) struct Scene {
     pub draws: Draws,
     split: Split,
     family: Family,
+    operator: Operator,
     api: Api,
     used: Vec<&'static str>,
     pub state: State,
@@ -40,11 +50,12 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    pub fn new(draws: Draws, split: Split, family: Family) -> Self {
+    pub fn new(draws: Draws, split: Split, family: Family, operator: Operator) -> Self {
         let mut scene = Self {
             draws,
             split,
             family,
+            operator,
             api: Api::of(split),
             used: Vec::new(),
             state: State::default(),
@@ -200,6 +211,14 @@ impl Scene {
         self.messages.push(ChatMessage::text(Speaker::Assistant, text));
         self.replies.push(must_hold.iter().map(|text| (*text).to_owned()).collect());
         self.n_turns += 1;
+    }
+
+    /// Whether the operator breaks the rule at hand.
+    pub fn slips(&mut self) -> bool {
+        match &mut self.operator {
+            Operator::Careful => false,
+            Operator::Careless { draws, percent } => draws.chance(usize::from(*percent)),
+        }
     }
 
     /// Declares how the user turn that was just played is graded, for any responses, real or imagined.

@@ -11,7 +11,7 @@ use crate::task::{Task, function_of};
 const SEED: u64 = 7;
 
 fn parsed(split: Split, n: u64) -> Vec<Task> {
-    tasks(SEED, &[(split, n)]).into_iter().map(|row| Task::parse(row).unwrap()).collect()
+    tasks(SEED, &[(split, n)], 0).into_iter().map(|row| Task::parse(row).unwrap()).collect()
 }
 
 /// Executes the calls of the recorded dialogue that `keep` accepts; returns the world and the replies.
@@ -76,12 +76,12 @@ fn policies_that_do_not_do_the_job_fail() {
 
 #[test]
 fn tasks_depend_on_seed_split_and_index_alone() {
-    let first: Vec<TaskRow> = tasks(SEED, &[(Split::Train, 12), (Split::Drift, 3)]);
-    assert_eq!(generate(SEED, Split::Train, 11).task_hash, first[11].task_hash);
-    assert_eq!(generate(SEED, Split::Drift, 2).task_hash, first[14].task_hash);
+    let first: Vec<TaskRow> = tasks(SEED, &[(Split::Train, 12), (Split::Drift, 3)], 0);
+    assert_eq!(generate(SEED, Split::Train, 11, 0).task_hash, first[11].task_hash);
+    assert_eq!(generate(SEED, Split::Drift, 2, 0).task_hash, first[14].task_hash);
     let hashes: BTreeSet<&str> = first.iter().map(|row| row.task_hash.as_str()).collect();
     assert_eq!(hashes.len(), 15);
-    assert_ne!(generate(SEED + 1, Split::Train, 0).opening, first[0].opening);
+    assert_ne!(generate(SEED + 1, Split::Train, 0, 0).opening, first[0].opening);
     // Changes only when the world is changed on purpose: then stored tasks are no longer what is generated.
     let digest = blake3::hash(first.iter().map(|row| row.task_hash.as_str()).collect::<String>().as_bytes());
     assert_eq!(&digest.to_hex()[..16], "de5191ab88226254");
@@ -113,7 +113,7 @@ fn held_out_tasks_ask_about_what_training_never_does() {
     assert!(train.is_disjoint(&held_out));
     // Yet training knows each of these names, from other families or from responses.
     let known: String =
-        tasks(SEED, &[(Split::Train, 600)]).into_iter().filter_map(|row| row.transcript).collect();
+        tasks(SEED, &[(Split::Train, 600)], 0).into_iter().filter_map(|row| row.transcript).collect();
     for (family, name) in &held_out {
         assert!(known.contains(name.as_str()), "{family}: {name}");
     }
@@ -192,4 +192,37 @@ fn tools_are_valid_schemas_and_fit_the_recorded_calls() {
             }
         }
     }
+}
+
+#[test]
+fn slips_change_the_recorded_dialogue_and_nothing_else() {
+    let (mut n_changed, mut n_solved) = (0, 0);
+    for index in 0..240 {
+        let (careful, careless) =
+            (generate(SEED, Split::Train, index, 0), generate(SEED, Split::Train, index, 100));
+        for (name, left, right) in [
+            ("opening", &careful.opening, &careless.opening),
+            ("later_user_turns", &careful.later_user_turns, &careless.later_user_turns),
+            ("graders", &careful.graders, &careless.graders),
+        ] {
+            assert_eq!(left, right, "{name} of {}", careful.task_id);
+        }
+        assert_eq!(careful.world, careless.world);
+        assert_ne!(careful.source, careless.source);
+        n_changed += usize::from(careful.transcript != careless.transcript);
+        let task = Task::parse(careless).unwrap();
+        let (world, replies) = replay(&task, |_| true);
+        let is_solved = world.check(&replies).is_solved();
+        n_solved += usize::from(is_solved);
+        // In the other families a slip can make no difference, or a second one can undo the first.
+        if ["cancel", "refund", "follow_up", "handover"].contains(&task.row.family.as_deref().unwrap()) {
+            assert!(!is_solved, "{}", task.id());
+        }
+    }
+    assert!(n_changed >= 200 && n_solved <= 40, "{n_changed} changed, {n_solved} solved");
+    // Between none and all: some are as they were.
+    let halves = tasks(SEED, &[(Split::Train, 240)], 50);
+    let careful = tasks(SEED, &[(Split::Train, 240)], 0);
+    let n_same = halves.iter().zip(&careful).filter(|(a, b)| a.transcript == b.transcript).count();
+    assert!((60..=180).contains(&n_same), "{n_same} of 240 dialogues without a slip");
 }

@@ -149,7 +149,7 @@ row! {
 row! {
     /// A row of `sft_losses`.
     SftLossRow = "sft_losses", version 1, grain ["optimizer_step", "role"] {
-        /// Optimizer applications before this one, in the whole run.
+        /// Optimizer applications before this one in the whole run, skipped ones too.
         optimizer_step: i64,
         /// `actor`, `rehearsal`, or `all`.
         role: String,

@@ -21,7 +21,8 @@ pub struct EpisodeOptions {
     /// Most calls of one turn that are answered; each further one gets an error response. 0: no limit.
     /// Default: 20.
     pub max_parallel_calls: usize,
-    /// Most policy outputs of both roles, not counting second attempts. 0: no limit. Default: 0.
+    /// Most policy outputs of both roles, not counting second attempts. 0: no limit, which needs
+    /// `max_turns_at = "turn"`. Default: 0.
     pub max_generations: usize,
     /// What becomes of a call that cannot be read. Default: `report`.
     pub on_malformed_call: ErrorPolicy,
@@ -279,6 +280,13 @@ impl EpisodeOptions {
         if let Some((name, _)) = at_least_one.iter().find(|(_, value)| *value == 0) {
             return Some(format!("`{name}` must be at least 1"));
         }
+        if self.max_turns_at == CapCheck::UserTurn && self.max_generations == 0 {
+            return Some(
+                "with `max_turns_at = \"user_turn\"`, `max_generations` must be at least 1: \
+                 nothing else ends a user turn in which the actor goes on calling"
+                    .to_owned(),
+            );
+        }
         if !(0.0..=1.0).contains(&self.rehearsal.few_shot_dropout) {
             let value = self.rehearsal.few_shot_dropout;
             return Some(format!("`few_shot_dropout` must lie between 0 and 1: {value}"));
@@ -318,6 +326,8 @@ mod tests {
     fn senseless_options_are_named() {
         let zero = EpisodeOptions { rehearsal_attempts: 0, ..EpisodeOptions::default() };
         assert_eq!(zero.problem().unwrap(), "`rehearsal_attempts` must be at least 1");
+        let endless = EpisodeOptions { max_generations: 0, ..EpisodeOptions::paper() };
+        assert!(endless.problem().unwrap().contains("`max_generations` must be at least 1"));
         let mut dropout = EpisodeOptions::default();
         dropout.rehearsal.few_shot_dropout = f64::NAN;
         assert_eq!(dropout.problem().unwrap(), "`few_shot_dropout` must lie between 0 and 1: NaN");

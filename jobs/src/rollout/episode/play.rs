@@ -214,6 +214,7 @@ impl Episode {
         message.tool_calls = calls.iter().flatten().cloned().collect();
         let mut notes = MessageNotes::new(Author::Actor, self.user_turn, Some(turn));
         notes.generation = Some(GenerationKey::actor(turn));
+        notes.error_code = calls.iter().find_map(|call| Some(call.as_ref().err()?.fault.code().to_owned()));
         self.push(message, notes);
         calls
     }
@@ -340,7 +341,7 @@ impl Episode {
                     ))
                 }
                 SlotState::DoesNotFit => {
-                    Some((EndReason::Length, "the rehearsal prompt does not fit".to_owned()))
+                    Some((EndReason::RehearsalFailed, "the rehearsal prompt does not fit".to_owned()))
                 }
                 SlotState::BeyondCap => {
                     Some((EndReason::MaxGenerations, "no policy output is left for it".to_owned()))

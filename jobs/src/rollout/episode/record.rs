@@ -142,7 +142,7 @@ pub enum EndReason {
     MalformedCalls,
     /// An error response, where these are fatal.
     ErrorResponse,
-    /// The rehearsal role kept breaking its format: not the actor's fault.
+    /// The rehearsal role kept breaking its format, or its prompt does not fit: not the actor's fault.
     RehearsalFailed,
     /// The user turn did not pass its grade, where the next one waits for it.
     Gated,

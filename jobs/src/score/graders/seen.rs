@@ -109,7 +109,13 @@ fn tool_message(call: Option<&mut SeenCall>, refused: &mut Vec<String>, message:
             refused.push(format!("call of `{}` turned away: {code}", call.name));
             call.response = Response::TurnedAway;
         }
-        (None, Some(code)) => refused.push(format!("malformed call: {code}")),
+        (None, Some(code)) => {
+            let text = format!("malformed call: {code}");
+            // The message that made the call says it already.
+            if refused.last() != Some(&text) {
+                refused.push(text);
+            }
+        }
         (Some(call), None) => {
             call.response = serde_json::from_str(&message.text).map_or(Response::Text, Response::Json);
         }

@@ -77,7 +77,7 @@ fn a_broken_array_is_an_error_with_its_place() {
 fn what_is_exported_is_imported_the_same() {
     let mut rows = import_fixture("own.jsonl", Format::Jsonl).rows;
     rows.extend(import_fixture("reference.json", Format::Reference).rows);
-    rows.extend(crate::world::tasks(7, &[(crate::world::Split::Drift, 3)]));
+    rows.extend(crate::world::tasks(7, &[(crate::world::Split::Drift, 3)], 0));
     let text = export_jsonl(&rows).unwrap();
     assert_eq!(text.lines().count(), rows.len());
     let report = import(text.as_bytes(), Format::Jsonl, &ImportOptions::default()).unwrap();

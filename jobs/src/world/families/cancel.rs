@@ -34,9 +34,12 @@ fn turn(scene: &mut Scene, order: &str) {
     let found = scene.call(Tool::GetOrder, &[order]);
     if found.is_error() {
         super::not_found(scene, order);
-    } else if found.text("status") == "open" {
-        scene.call(Tool::CancelOrder, &[order]);
-        scene.reply(format!("Order {order} is canceled."), &[order, "canceled"]);
+    } else if (found.text("status") == "open") != scene.slips() {
+        if scene.call(Tool::CancelOrder, &[order]).is_error() {
+            super::refused(scene, order);
+        } else {
+            scene.reply(format!("Order {order} is canceled."), &[order, "canceled"]);
+        }
     } else {
         let opened = scene.call(Tool::OpenTicket, &[&found.text("user"), "return"]);
         let ticket = opened.text("ticket");

@@ -27,13 +27,16 @@ pub(super) fn play(scene: &mut Scene) {
     scene.user(request);
     let closed = scene.calls(&[(Tool::CloseTicket, &[first]), (Tool::CloseTicket, &[second])]);
     let tickets = [first, second];
-    let urgent: Vec<[&str; 1]> = tickets
+    let mut urgent: Vec<[&str; 1]> = tickets
         .into_iter()
         .zip(&closed)
         .filter(|(_, response)| response.is_error())
         .map(|(id, _)| [id])
         .collect();
     let mut team = String::new();
+    if scene.slips() {
+        urgent.clear();
+    }
     if !urgent.is_empty() {
         let calls: Vec<(Tool, &[&str])> =
             urgent.iter().map(|ticket| (Tool::EscalateTicket, ticket.as_slice())).collect();

@@ -47,8 +47,10 @@ pub(super) fn play(scene: &mut Scene) {
 
     let request = phrase(&mut scene.draws, &REQUESTS, &[("topic", topic)]);
     scene.user(request);
+    // An operator who slips takes the order for delayed, whatever the ticket is to be about.
+    let written = if scene.slips() { "delay" } else { topic };
     let buyer = found.text("user");
-    let ticket = scene.call(Tool::OpenTicket, &[&buyer, topic]).text("ticket");
+    let ticket = scene.call(Tool::OpenTicket, &[&buyer, written]).text("ticket");
     scene.reply(format!("I opened ticket {ticket} for {buyer}."), &[&ticket]);
     let buyer = Expected::SeenBefore { user_turn: 0, call: 0, tool: Tool::GetOrder, key: "user" };
     let open = Case::new().call(Tool::OpenTicket, [buyer, said(topic)]).tells(0, "ticket");
@@ -56,8 +58,13 @@ pub(super) fn play(scene: &mut Scene) {
 
     let escalation = phrase(&mut scene.draws, &ESCALATIONS, &[]);
     scene.user(escalation);
-    let team = scene.call(Tool::EscalateTicket, &[&ticket]).text("team");
-    scene.reply(format!("Ticket {ticket} went to team {team}."), &[&team]);
+    if scene.slips() {
+        scene.call(Tool::CloseTicket, &[&ticket]);
+        scene.reply(format!("Ticket {ticket} is closed."), &[]);
+    } else {
+        let team = scene.call(Tool::EscalateTicket, &[&ticket]).text("team");
+        scene.reply(format!("Ticket {ticket} went to team {team}."), &[&team]);
+    }
     let ticket = Expected::SeenBefore { user_turn: 1, call: 0, tool: Tool::OpenTicket, key: "ticket" };
     let escalate = Case::new().call(Tool::EscalateTicket, [ticket]).tells(0, "team");
     scene.grade(CallOrder::Exact, &or_sorry(vec![escalate]));

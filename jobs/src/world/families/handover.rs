@@ -54,7 +54,7 @@ fn turn(scene: &mut Scene, device: &str, from: &str, to: &str) {
     let owner = found.text("owner");
     if found.is_error() {
         super::not_found(scene, device);
-    } else if owner == from {
+    } else if (owner == from) != scene.slips() {
         scene.call(Tool::AssignDevice, &[device, to]);
         scene.reply(format!("{device} now belongs to {to}."), &[device, to]);
     } else {

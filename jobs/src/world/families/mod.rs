@@ -74,6 +74,11 @@ fn correct(scene: &mut Scene, id: &str) {
     scene.user(text);
 }
 
+/// The policy says that what it tried is not allowed, which only an operator who slips comes to.
+fn refused(scene: &mut Scene, id: &str) {
+    scene.reply(format!("Sorry, I can not do that for {id}."), &[]);
+}
+
 /// The policy says that it found nothing.
 fn not_found(scene: &mut Scene, id: &str) {
     scene.reply(format!("Sorry, I do not find {id}."), &["Sorry"]);

@@ -38,19 +38,22 @@ fn turn(scene: &mut Scene, ticket: &str, user: &str) {
     let found = scene.call(Tool::GetTicket, &[ticket]);
     if found.is_error() {
         super::not_found(scene, ticket);
-    } else if found.text("priority") == "high" {
+    } else if (found.text("priority") == "high") != scene.slips() {
         let team = scene.call(Tool::EscalateTicket, &[ticket]).text("team");
         scene.reply(format!("Ticket {ticket} is urgent and went to team {team}."), &[&team]);
     } else {
         let device = found.text("device");
         let owner = scene.call(Tool::GetDevice, &[&device]).text("owner");
-        if owner == user {
-            scene.call(Tool::ResetDevice, &[&device, user]);
-            scene.call(Tool::CloseTicket, &[ticket]);
-            scene.reply(
-                format!("{device} works again and ticket {ticket} is closed."),
-                &[&device, ticket, "closed"],
-            );
+        if (owner == user) != scene.slips() {
+            let is_reset = !scene.call(Tool::ResetDevice, &[&device, user]).is_error();
+            if is_reset && !scene.call(Tool::CloseTicket, &[ticket]).is_error() {
+                scene.reply(
+                    format!("{device} works again and ticket {ticket} is closed."),
+                    &[&device, ticket, "closed"],
+                );
+            } else {
+                super::refused(scene, ticket);
+            }
         } else {
             let team = scene.call(Tool::EscalateTicket, &[ticket]).text("team");
             scene.reply(

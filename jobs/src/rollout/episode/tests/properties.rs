@@ -35,14 +35,17 @@ fn options() -> impl Strategy<Value = EpisodeOptions> {
     (any::<bool>(), 1..5usize, 0..4usize, 0..6usize, any::<[bool; 4]>()).prop_map(
         |(is_paper, max_turns, max_parallel_calls, max_generations, guards)| {
             let preset = if is_paper { EpisodeOptions::paper() } else { EpisodeOptions::default() };
-            EpisodeOptions {
+            let options = EpisodeOptions {
                 max_turns,
                 max_parallel_calls,
                 max_generations,
                 gate: if guards[3] { Gate::Inline } else { Gate::After },
                 guards: GuardOptions { whitelist: guards[0], schema: guards[1], replay: guards[2] },
                 ..preset
-            }
+            };
+            // No limit at all is refused by `problem`, as is right: such an episode need not end.
+            let floor = usize::from(options.problem().is_some());
+            EpisodeOptions { max_generations: max_generations.max(floor), ..options }
         },
     )
 }

@@ -15,7 +15,7 @@ use crate::world::{Split, tasks};
 const SEED: u64 = 7;
 
 fn parsed(split: Split, n: u64) -> Vec<Arc<Task>> {
-    tasks(SEED, &[(split, n)]).into_iter().map(|row| Arc::new(Task::parse(row).unwrap())).collect()
+    tasks(SEED, &[(split, n)], 0).into_iter().map(|row| Arc::new(Task::parse(row).unwrap())).collect()
 }
 
 fn output(text: String) -> PolicyOutput {
