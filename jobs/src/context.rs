@@ -81,12 +81,13 @@ impl RunContext {
             (None, Some(given)) => given,
             (Some(stored), Some(given)) => {
                 // A run without an output has not begun: its configuration may still be put right.
-                let has_begun = !store.manifests(Some(run)).await?.is_empty();
+                let has_begun = store.manifests(Some(run)).await?.iter().any(is_of_training);
                 let difference = first_difference(&stored, &given).filter(|_| has_begun && !reconfigure);
                 if let Some(difference) = difference {
                     return Err(JobError::refused(
                         format!("run `{run}` began with another configuration: {difference}"),
-                        "name another run, or pass `--reconfigure` to go on with the new one",
+                        "name another run; or pass `--reconfigure`, and `--from-step N` to `run`, to go on with the new \
+                         one from step N",
                     ));
                 }
                 given
@@ -221,6 +222,11 @@ impl RunContext {
         }
         Ok((input, tasks))
     }
+}
+
+/// Whether an output is more than a note of which weights a name stood for.
+fn is_of_training(manifest: &Manifest) -> bool {
+    !manifest.outputs.is_empty()
 }
 
 /// A config section as JSON, for a stage key.

@@ -1,6 +1,7 @@
 //! Drives the stages of a run, step by step, from wherever it stopped.
 
 use std::fmt;
+use std::ops::Range;
 
 use envace_pipeline::PipelineError;
 
@@ -80,7 +81,7 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Runs steps `0..n_steps`, evaluating before the first and after every `evaluate.every`-th.
+/// Runs some steps of a run, evaluating before each step that `evaluate.every` divides and after the last.
 ///
 /// What is there already is reused, so calling it again after a stop goes on, and asking for more steps adds them.
 /// From step `remake_from` on, an output that no longer fits its inputs gets a new attempt; elsewhere it is an error.
@@ -89,17 +90,17 @@ impl fmt::Display for Stage {
 /// Whatever a stage fails with.
 pub async fn drive(
     ctx: &RunContext,
-    n_steps: u64,
+    steps: Range<u64>,
     remake_from: Option<u64>,
     report: &mut dyn FnMut(Stage, u64, &StageOutcome),
 ) -> Result<(), JobError> {
     let every = u64::from(ctx.config.evaluate.every);
     // The last checkpoint is always measured where any is.
-    let is_evaluated = |step: u64| every > 0 && (step.is_multiple_of(every) || step == n_steps);
-    for step in 0..=n_steps {
+    let is_evaluated = |step: u64| every > 0 && (step.is_multiple_of(every) || step == steps.end);
+    for step in steps.start..=steps.end {
         let is_remade = remake_from.is_some_and(|from| step >= from);
         let evaluation = is_evaluated(step).then_some(Stage::Evaluate);
-        let stages = if step < n_steps { Stage::STEP.as_slice() } else { &[] };
+        let stages = if step < steps.end { Stage::STEP.as_slice() } else { &[] };
         for stage in evaluation.into_iter().chain(stages.iter().copied()) {
             let outcome = match stage.run(ctx, step).await {
                 Err(JobError::Pipeline(PipelineError::KeyConflict { .. })) if is_remade => {

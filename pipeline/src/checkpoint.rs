@@ -94,7 +94,9 @@ pub async fn import_checkpoint(
         marker.files.insert(name.clone(), hash_file(path)?);
     }
     let digest = marker.digest();
-    if is_whole(store, &digest).await? {
+    // A copy that was damaged since is written anew: the source is at hand and sound.
+    let there = Artifact::Checkpoint { digest: digest.clone() };
+    if is_whole(store, &digest).await? && damage(store, &there).await?.is_empty() {
         return Ok(digest);
     }
     for (name, path) in &files {
@@ -133,18 +135,23 @@ pub async fn add_optimizer_state(
 
 /// A local folder with the checkpoint's files: in place in a local store, else a copy in a cache.
 ///
-/// The cache is [`Store::cache`]. A copy found there is hashed before it is used.
+/// The cache is [`Store::cache`]. Whatever is used is hashed before: weights that have changed on disk would make
+/// outputs that no manifest tells from sound ones.
 ///
 /// # Errors
-/// [`PipelineError::NoCheckpoint`] if the checkpoint is not whole; [`PipelineError::Damaged`] if a download is
-/// not what it should be; [`PipelineError::File`] and [`PipelineError::Object`] if reading or writing fails.
+/// [`PipelineError::NoCheckpoint`] if the checkpoint is not whole; [`PipelineError::Damaged`] if a file is not what it
+/// should be; [`PipelineError::File`] and [`PipelineError::Object`] if reading or writing fails.
 pub async fn checkpoint_dir(store: &Store, digest: &CheckpointDigest) -> Result<PathBuf, PipelineError> {
     let missing = || PipelineError::NoCheckpoint { digest: digest.0.clone() };
     if !is_whole(store, digest).await? {
         return Err(missing());
     }
     if let Some(dir) = store.local_path(&digest.folder()) {
-        return Ok(dir);
+        let found = damage(store, &Artifact::Checkpoint { digest: digest.clone() }).await?;
+        return match found.into_iter().next() {
+            None => Ok(dir),
+            Some((path, what)) => Err(PipelineError::Damaged { path: path.to_string(), what }),
+        };
     }
     let marker = Marker::read(store, digest).await?.ok_or_else(missing)?;
     let dir = store.cache().join(&digest.0);
@@ -173,7 +180,10 @@ pub async fn optimizer_state_path(
         });
     }
     if let Some(file) = store.local_path(&path) {
-        return Ok(file);
+        return match file_damage(store, &path, state).await? {
+            None => Ok(file),
+            Some(what) => Err(PipelineError::Damaged { path: path.to_string(), what }),
+        };
     }
     let file = store.cache().join(&checkpoint.0).join(path.filename().unwrap_or_default());
     if !file.is_file() || hash_file(&file)?.byte_hash != state {

@@ -267,12 +267,11 @@ impl PipelineError {
                 format!("run `envace-jobs {} --run {} --step {}` first", id.stage, id.run, id.step)
             }
             Self::Damaged { .. } => {
-                "restore the file from a copy, or make it again with `--new-attempt`".to_owned()
+                "restore the file from a copy, or make it and what was made from it again with `--new-attempt`"
+                    .to_owned()
             }
             Self::NotReproducible { .. } => {
-                "this is a defect of the stage, or a change of machine its key does not know of; \
-                 `clean` removes what is half done"
-                    .to_owned()
+                "this is a defect of the stage, or a change of machine its key does not know of".to_owned()
             }
             Self::Unsorted { table, .. } | Self::Duplicate { table, .. } => {
                 format!("rows are sorted by, and unique in: {}", table.grain().join(", "))

@@ -5,6 +5,8 @@ mod bad_input;
 #[cfg(test)]
 mod commands;
 #[cfg(test)]
+mod damage;
+#[cfg(test)]
 mod defects_page;
 #[cfg(test)]
 mod dependencies;

@@ -12,8 +12,8 @@ use envace_pipeline::{Manifest, StageOutput, Store, put, verify};
 use envace_schemas::tables::{AdvantageRow, GenerationRow, RewardRow, SequenceRow, TrajectoryRow, UpdateRow};
 use envace_schemas::{Decimal, Table, batches_of};
 
-const RUN: &str = "r";
-const CONFIG: &str = r#"
+pub(crate) const RUN: &str = "r";
+pub(crate) const CONFIG: &str = r#"
 [tasks]
 set = "world"
 per_step = 3
@@ -42,7 +42,7 @@ n_tasks = 2
 max_new_tokens = 40
 "#;
 
-async fn context(dir: &tempfile::TempDir, config: &str) -> RunContext {
+pub(crate) async fn context(dir: &tempfile::TempDir, config: &str) -> RunContext {
     let store = Store::open(&dir.path().display().to_string()).unwrap();
     let rows = world::tasks(0, &[(Split::Train, 8), (Split::HeldOut, 2)], 0);
     task_set::store(&store, "world", TaskSource::World { seed: 0, slips: 0 }, &rows, false).await.unwrap();
@@ -50,8 +50,8 @@ async fn context(dir: &tempfile::TempDir, config: &str) -> RunContext {
     RunContext::open(store, RUN, Some(config), false).await.unwrap()
 }
 
-async fn steps(ctx: &RunContext, n_steps: u64) {
-    drive(ctx, n_steps, None, &mut |_, _, _| {}).await.unwrap();
+pub(crate) async fn steps(ctx: &RunContext, n_steps: u64) {
+    drive(ctx, 0..n_steps, None, &mut |_, _, _| {}).await.unwrap();
 }
 
 /// What a run's latest outputs are made of: the byte hash of every file, and the digests of what is no table.
@@ -230,12 +230,12 @@ async fn outputs_that_do_not_belong_together_are_refused() {
         assert!(refused.contains("was made from other"), "{stage}: {refused}");
     }
     ctx.new_attempt = false;
-    drive(&ctx, 1, Some(0), &mut |_, _, _| {}).await.unwrap();
+    drive(&ctx, 0..1, Some(0), &mut |_, _, _| {}).await.unwrap();
     let remade = fingerprint(&ctx).await;
     for stage in ["rollout", "score", "advantage", "update"] {
         assert_eq!(latest(&ctx, stage, 0).await.manifest().id.attempt, 1, "{stage}");
     }
-    drive(&ctx, 1, Some(0), &mut |_, _, _| {}).await.unwrap();
+    drive(&ctx, 0..1, Some(0), &mut |_, _, _| {}).await.unwrap();
     assert_eq!(fingerprint(&ctx).await, remade, "what fits is not made again");
 }
 

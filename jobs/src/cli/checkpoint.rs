@@ -5,6 +5,7 @@ use clap::Subcommand;
 use envace_pipeline::checkpoint_dir;
 
 use super::RunArgs;
+use crate::error::JobError;
 
 /// Subcommands of `checkpoint`.
 #[derive(Debug, Subcommand)]
@@ -32,7 +33,7 @@ pub struct ExportArgs {
     #[arg(long, value_name = "N")]
     step: u64,
 
-    /// Folder to make
+    /// Folder to make, or an empty one
     folder: PathBuf,
 }
 
@@ -42,6 +43,13 @@ impl ExportArgs {
         let source = ctx.policy_at(self.step).await?;
         let dir = checkpoint_dir(&ctx.store, &source.digest).await?;
         fs_err::create_dir_all(&self.folder)?;
+        if fs_err::read_dir(&self.folder)?.next().is_some() {
+            return Err(JobError::refused(
+                format!("the folder is not empty: {}", self.folder.display()),
+                "what is there would be mixed with the checkpoint; name another folder",
+            )
+            .into());
+        }
         for entry in fs_err::read_dir(&dir)? {
             let entry = entry?;
             let name = entry.file_name();

@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::inspect::print_bytes;
 use crate::config::{Config, Preset};
 
 /// Arguments of `config`.
@@ -22,7 +23,7 @@ impl ConfigArgs {
             Some(path) => Config::read(&path)?,
             None => self.preset.unwrap_or_default().config(),
         };
-        print!("{}", config.to_toml()?);
+        print_bytes(config.to_toml()?.as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
 }

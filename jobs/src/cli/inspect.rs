@@ -1,10 +1,13 @@
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 
-use envace_pipeline::{CheckpointDigest, Lineage, Store, verify};
+use envace_pipeline::{CheckpointDigest, Lineage, PipelineError, Store, verify};
+use envace_schemas::Table;
 use envace_sql::{Format, Lake, StoredOutput};
 
 use super::StoreArgs;
+use crate::error::JobError;
 use crate::show::show;
 
 /// Arguments of `sql`.
@@ -38,9 +41,19 @@ impl SqlArgs {
 pub async fn lake(store: &Store) -> anyhow::Result<Lake> {
     let active = store.active_manifests(None).await?;
     let is_active = |id: &envace_pipeline::StageId| active.iter().any(|manifest| &manifest.id == id);
+    let sizes: BTreeMap<envace_pipeline::Path, u64> =
+        store.list(&envace_pipeline::Path::from("tables")).await?.into_iter().collect();
     let mut outputs = Vec::new();
     for manifest in store.manifests(None).await? {
         for (table, parts) in &manifest.outputs {
+            // A file that is missing or empty would be passed over, and the answer would be one of fewer rows.
+            for part in parts {
+                let path = envace_pipeline::Path::from(part.path.as_str());
+                if *table != Table::Timings && sizes.get(&path) != Some(&part.n_bytes) {
+                    let what = "file of an output is missing or has another size".to_owned();
+                    return Err(PipelineError::Damaged { path: part.path.clone(), what }.into());
+                }
+            }
             outputs.push(StoredOutput {
                 table: *table,
                 run: manifest.id.run.clone(),
@@ -145,9 +158,21 @@ impl VerifyArgs {
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let store = Store::open_existing(&self.store.store)?;
         let report = verify(&store, self.run.as_deref()).await?;
-        println!("{report}");
+        if let (Some(run), 0) = (&self.run, report.n_manifests) {
+            return Err(JobError::missing(
+                format!("there is no run in the store: {run}"),
+                "`envace-jobs verify` without `--run` checks everything",
+            )
+            .into());
+        }
+        print_line(&report)?;
         Ok(if report.is_valid() { ExitCode::SUCCESS } else { ExitCode::from(1) })
     }
+}
+
+/// Writes a line to stdout, as [`print_bytes`].
+pub fn print_line(text: &impl std::fmt::Display) -> anyhow::Result<()> {
+    print_bytes(format!("{text}\n").as_bytes())
 }
 
 /// Writes data to stdout; a reader that has seen enough is no error.

@@ -3,10 +3,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use arrow::array::RecordBatch;
+use arrow::error::ArrowError;
 use bytes::Bytes;
-use envace_pipeline::{check_name, current_user, put};
+use envace_pipeline::{StageOutput, check_name, current_user, put};
 use envace_schemas::Table;
-use envace_sql::conform_rows;
+use envace_sql::{check_covered, conform_rows};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::StoreArgs;
@@ -43,7 +44,7 @@ pub struct PutArgs {
     who: Option<String>,
 
     /// Parquet file with all rows of the table and its columns, whoever wrote it: types are converted where nothing
-    /// can be lost
+    /// can be lost, and the columns run, stage, step and attempt are passed over
     file: PathBuf,
 }
 
@@ -63,10 +64,18 @@ impl PutArgs {
         }
         let bytes = fs_err::read(&self.file)?;
         let file = self.file.display();
-        let batches = rows(&self.file.display().to_string(), self.table, bytes.into())
-            .with_context(|| format!("file cannot be put as table `{}`: {file}", self.table))?;
+        let cannot = || format!("file cannot be put as table `{}`: {file}", self.table);
+        let batches =
+            rows(&self.file.display().to_string(), self.table, bytes.into()).with_context(cannot)?;
         let who = self.who.unwrap_or_else(current_user);
         let store = self.store.open()?;
+        let replaced = StageOutput::latest(&store, &self.run, &self.stage, self.step).await?;
+        let mut there = Vec::new();
+        for part in 0..replaced.n_parts(self.table)? {
+            there.extend(replaced.read_batches(self.table, part).await?);
+        }
+        // Values are edited; a row left out would be left out of whatever follows, without a word.
+        check_covered("put", (self.table, &batches), (self.table, &there)).with_context(cannot)?;
         let manifest =
             put(&store, &self.run, &self.stage, self.step, self.table, &batches, &who, &self.reason).await?;
         eprintln!("put `{}` as {}", self.table, manifest.id);
@@ -85,8 +94,22 @@ fn derived_from(stage: &str, table: Table) -> Option<Table> {
     }
 }
 
+/// The batch without the columns that `sql` puts before a table's own: a whole table that was queried can be put back.
+fn without_origin(table: Table, batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let schema = batch.schema();
+    let is_own = |name: &str| table.columns().iter().any(|column| column.name == name);
+    let kept: Vec<usize> = (0..schema.fields().len())
+        .filter(|&index| {
+            let name = schema.field(index).name();
+            is_own(name) || !["run", "stage", "step", "attempt"].contains(&name.as_str())
+        })
+        .collect();
+    batch.project(&kept)
+}
+
 fn rows(name: &str, table: Table, bytes: Bytes) -> anyhow::Result<Vec<RecordBatch>> {
     let reader = ParquetRecordBatchReaderBuilder::try_new(bytes)?.build()?;
     let batches = reader.collect::<Result<Vec<_>, _>>()?;
+    let batches = batches.iter().map(|batch| without_origin(table, batch)).collect::<Result<Vec<_>, _>>()?;
     Ok(conform_rows(name, table, &batches)?)
 }

@@ -47,7 +47,7 @@ impl QuickstartArgs {
         let run = format!("quickstart-{}", self.seed);
         let ctx = RunContext::open(store.clone(), &run, Some(config), false).await?;
         eprintln!("store {}, run {run}, {} tasks, {} steps", store.uri(), rows.len(), self.steps);
-        drive(&ctx, self.steps, None, &mut |stage, step, outcome| report(stage, step, outcome)).await?;
+        drive(&ctx, 0..self.steps, None, &mut |stage, step, outcome| report(stage, step, outcome)).await?;
         let lake = lake(&store).await?;
         print_bytes(&lake.query(&scores(&run)).await?.write(Format::Table)?)?;
         eprintln!(

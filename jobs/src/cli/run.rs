@@ -1,7 +1,8 @@
 use std::process::ExitCode;
 
 use super::RunArgs;
-use super::stage::report;
+use super::inspect::print_line;
+use super::stage::{QueryArgs, report};
 use crate::drive::{Stage, drive};
 
 /// Arguments of `run`.
@@ -21,29 +22,41 @@ pub struct DriveArgs {
     /// From this step on, make a new attempt at what no longer fits its inputs, for example after a `put`
     #[arg(long, value_name = "STEP")]
     remake_from: Option<u64>,
+
+    /// Take the steps before this one as they are, for example after `--reconfigure`
+    #[arg(long, value_name = "STEP", default_value_t = 0)]
+    from_step: u64,
+
+    #[command(flatten)]
+    query: QueryArgs,
 }
 
 impl DriveArgs {
     /// Exits with 0 when all steps are there.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let ctx = self.run.open().await?;
+        let mut ctx = self.run.open().await?;
+        self.query.apply(&mut ctx)?;
+        let steps = self.from_step..self.steps;
         if self.dry_run {
-            return next_plan(&ctx, self.steps).await;
+            return next_plan(&ctx, steps).await;
         }
-        let mut said = |stage, step, outcome: &_| report(stage, step, outcome);
-        drive(&ctx, self.steps, self.remake_from, &mut said).await?;
+        drive(&ctx, steps, self.remake_from, &mut |stage, step, outcome| report(stage, step, outcome))
+            .await?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// Prints the plans up to and including the first stage that is not there.
-async fn next_plan(ctx: &crate::context::RunContext, n_steps: u64) -> anyhow::Result<ExitCode> {
-    for step in 0..n_steps {
+async fn next_plan(
+    ctx: &crate::context::RunContext,
+    steps: std::ops::Range<u64>,
+) -> anyhow::Result<ExitCode> {
+    for step in steps {
         for stage in Stage::STEP {
             let plan = stage.plan(ctx, step).await?;
-            println!("{plan}");
+            print_line(&plan)?;
             if plan.reused().is_none() {
-                println!("{}", crate::estimate::estimate(ctx, stage, step).await?);
+                print_line(&crate::estimate::estimate(ctx, stage, step).await?)?;
                 return Ok(ExitCode::SUCCESS);
             }
         }

@@ -5,6 +5,7 @@ use envace_pipeline::{Manifest, PlanState};
 use envace_schemas::Table;
 
 use super::RunArgs;
+use super::inspect::{print_bytes, print_line};
 use crate::context::{RunContext, StageOutcome};
 use crate::drive::Stage;
 use crate::rerun::rerun;
@@ -39,15 +40,33 @@ impl StageArgs {
     }
 }
 
+/// A query of one's own.
+#[derive(Debug, clap::Args)]
+pub struct QueryArgs {
+    /// File with a query that computes advantages in place of the built-in one
+    #[arg(long, value_name = "FILE")]
+    sql: Option<PathBuf>,
+}
+
+impl QueryArgs {
+    /// Has `ctx` run the query of the file, if one is given.
+    pub fn apply(&self, ctx: &mut RunContext) -> anyhow::Result<()> {
+        if let Some(path) = &self.sql {
+            let name = envace_sql::queries::ADVANTAGES.name.to_owned();
+            ctx.query_texts.insert(name, fs_err::read_to_string(path)?);
+        }
+        Ok(())
+    }
+}
+
 /// Arguments of `advantage`.
 #[derive(Debug, clap::Args)]
 pub struct AdvantageArgs {
     #[command(flatten)]
     stage: StageArgs,
 
-    /// File with a query to run in place of the built-in one
-    #[arg(long, value_name = "FILE")]
-    sql: Option<PathBuf>,
+    #[command(flatten)]
+    query: QueryArgs,
 
     /// Print the built-in query and stop: a start for one of your own
     #[arg(long)]
@@ -59,14 +78,12 @@ impl AdvantageArgs {
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let query = envace_sql::queries::ADVANTAGES;
         if self.print_sql {
-            print!("{}", query.text);
+            print_bytes(query.text.as_bytes())?;
             return Ok(ExitCode::SUCCESS);
         }
         let mut ctx = self.stage.run.open().await?;
         ctx.new_attempt = self.stage.new_attempt;
-        if let Some(path) = &self.sql {
-            ctx.query_texts.insert(query.name.to_owned(), fs_err::read_to_string(path)?);
-        }
+        self.query.apply(&mut ctx)?;
         run_stage(&ctx, Which::Advantage, self.stage.step, self.stage.dry_run).await
     }
 }
@@ -117,17 +134,21 @@ pub struct RerunArgs {
     /// Compare with what is stored, and store nothing; without it, this is a dry run
     #[arg(long)]
     check: bool,
+
+    #[command(flatten)]
+    query: QueryArgs,
 }
 
 impl RerunArgs {
     /// Exits with 0 if the stage came out the same, 1 if it did not.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let ctx = self.run.open().await?;
+        let mut ctx = self.run.open().await?;
+        self.query.apply(&mut ctx)?;
         if !self.check {
             return run_stage(&ctx, self.stage, self.step, true).await;
         }
         let comparison = rerun(&ctx, self.stage, self.step).await?;
-        println!("{comparison}");
+        print_line(&comparison)?;
         Ok(if comparison.is_identical() { ExitCode::SUCCESS } else { ExitCode::from(1) })
     }
 }
@@ -135,9 +156,9 @@ impl RerunArgs {
 async fn run_stage(ctx: &RunContext, stage: Which, step: u64, dry_run: bool) -> anyhow::Result<ExitCode> {
     if dry_run {
         let plan = stage.plan(ctx, step).await?;
-        println!("{plan}");
+        print_line(&plan)?;
         if let PlanState::Make { .. } = plan.state {
-            println!("{}", crate::estimate::estimate(ctx, stage, step).await?);
+            print_line(&crate::estimate::estimate(ctx, stage, step).await?)?;
         }
         return Ok(ExitCode::SUCCESS);
     }

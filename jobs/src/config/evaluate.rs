@@ -58,7 +58,7 @@ impl EvaluateConfig {
         splits.sort_unstable();
         splits.dedup();
         require(splits.len() == self.splits.len(), "evaluate.splits", "must name each split once")?;
-        self.actor.check("evaluate.actor.temperature")?;
-        self.rehearsal.check("evaluate.rehearsal.temperature")
+        self.actor.check("evaluate.actor")?;
+        self.rehearsal.check("evaluate.rehearsal")
     }
 }

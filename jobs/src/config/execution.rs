@@ -20,7 +20,8 @@ impl Default for ExecutionConfig {
 
 impl ExecutionConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require(self.max_batch > 0, "execution.max_batch", "must be at least 1")?;
+        let is_sound = (1..=65_536).contains(&self.max_batch);
+        require(is_sound, "execution.max_batch", "must be between 1 and 65536")?;
         require(self.kv_tokens > 0, "execution.kv_tokens", "must be at least 1")
     }
 }

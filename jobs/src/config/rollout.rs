@@ -96,7 +96,11 @@ impl SamplingConfig {
     }
 
     pub(super) fn check(&self, key: &'static str) -> Result<(), ConfigError> {
-        require(self.temperature.is_finite() && self.temperature >= 0.0, key, "must be 0 or more")?;
+        require(
+            self.temperature.is_finite() && self.temperature >= 0.0,
+            key,
+            "needs a `temperature` of 0 or more",
+        )?;
         require(self.top_p > 0.0 && self.top_p <= 1.0, key, "needs a `top_p` in (0, 1]")?;
         require(self.max_new_tokens > 0, key, "needs `max_new_tokens` of at least 1")
     }
@@ -138,10 +142,11 @@ impl RolloutConfig {
             "rollout.group_size",
             "must be at least 2: a group of one has no baseline to learn from",
         )?;
+        require(self.group_size <= 65_536, "rollout.group_size", "must be at most 65536")?;
         if let Some(reason) = self.episode.problem() {
             return require(false, "rollout.episode", &reason);
         }
-        self.actor.check("rollout.actor.temperature")?;
-        self.rehearsal.check("rollout.rehearsal.temperature")
+        self.actor.check("rollout.actor")?;
+        self.rehearsal.check("rollout.rehearsal")
     }
 }

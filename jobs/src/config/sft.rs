@@ -57,7 +57,8 @@ impl SftConfig {
         require(self.optimizer_steps > 0, "sft.optimizer_steps", "must be at least 1")?;
         let rate = self.learning_rate;
         require(rate.is_finite() && rate > 0.0, "sft.learning_rate", "must be above 0")?;
-        require(self.max_gradient_norm >= 0.0, "sft.max_gradient_norm", "must be 0 or more")?;
+        let norm = self.max_gradient_norm;
+        require(norm.is_finite() && norm >= 0.0, "sft.max_gradient_norm", "must be 0 or more")?;
         require(self.micro_batch_tokens > 0, "sft.micro_batch_tokens", "must be at least 1")?;
         require(self.tasks_per_batch > 0, "sft.tasks_per_batch", "must be at least 1")?;
         self.adamw.check("sft.adamw")?;

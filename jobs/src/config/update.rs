@@ -195,14 +195,16 @@ impl UpdateConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require(!self.train_roles.is_empty(), "update.train_roles", "must name a role")?;
         require((0.0..1.0).contains(&self.clip_low), "update.clip_low", "must be in [0, 1)")?;
-        require(self.clip_high >= 0.0, "update.clip_high", "must be 0 or more")?;
-        require(self.dual_clip == 0.0 || self.dual_clip > 1.0, "update.dual_clip", "must be 0 or above 1")?;
-        require(self.kl.coefficient >= 0.0, "update.kl.coefficient", "must be 0 or more")?;
+        let at_least = |value: f64, least: f64| value.is_finite() && value >= least;
+        require(at_least(self.clip_high, 0.0), "update.clip_high", "must be 0 or more")?;
+        let dual = self.dual_clip;
+        require(dual == 0.0 || (dual > 1.0 && dual.is_finite()), "update.dual_clip", "must be 0 or above 1")?;
+        require(at_least(self.kl.coefficient, 0.0), "update.kl.coefficient", "must be 0 or more")?;
         require(self.epochs > 0, "update.epochs", "must be at least 1")?;
         require(self.minibatches > 0, "update.minibatches", "must be at least 1")?;
         let rate = self.learning_rate;
         require(rate.is_finite() && rate > 0.0, "update.learning_rate", "must be above 0")?;
-        require(self.max_gradient_norm >= 0.0, "update.max_gradient_norm", "must be 0 or more")?;
+        require(at_least(self.max_gradient_norm, 0.0), "update.max_gradient_norm", "must be 0 or more")?;
         require(self.micro_batch_tokens > 0, "update.micro_batch_tokens", "must be at least 1")?;
         self.adamw.check("update.adamw")?;
         self.schedule.check("update.schedule")

@@ -73,7 +73,9 @@ impl RunContext {
             return self.source(&manifest, CHECKPOINT).await;
         }
         let (digest, input) = self.resolve(name, key).await?;
-        let plan = self.plan(spec, 0, config, vec![input], None, 1).await?;
+        // Another name than the one pinned: the run has not begun, or it was told to go on otherwise.
+        let again = Self { new_attempt: true, ..self.clone() };
+        let plan = again.plan(spec, 0, config, vec![input], None, 1).await?;
         let execution = Execution::new(&self.store, plan);
         execution.add_artifact(0, CHECKPOINT, Artifact::Checkpoint { digest })?;
         execution.finish_part(0).await?;
@@ -124,6 +126,7 @@ impl RunContext {
     ) -> Result<(CheckpointDigest, InputRef), JobError> {
         // Loading says what is wrong with a folder better than a later stage would.
         envace_model::Model::load(dir, &envace_model::Device::Cpu)?;
+        envace_model::chat::ChatFormat::load(dir)?;
         let digest = import_checkpoint(&self.store, dir).await?;
         let origin = Origin::File { name: shown.to_owned() };
         let input = InputRef { name: CHECKPOINT.to_owned(), digest: digest.0.clone(), n_rows: None, origin };

@@ -206,7 +206,7 @@ impl Trajectory {
         };
         let prompt =
             self.actor.prompt(&voice.format, &self.actor_options, settings.history, &messages, key)?.to_vec();
-        if prompt.len() + voice.max_new_tokens > voice.max_sequence_tokens {
+        if prompt.len() >= voice.max_sequence_tokens {
             given(self.episode.actor_does_not_fit())?;
             return Ok(None);
         }
@@ -222,7 +222,9 @@ impl Trajectory {
         let key = GenerationKey::rehearsal(need.turn, need.call_index, need.attempt);
         let settings = Arc::clone(&self.settings);
         let voice = &settings.rehearsal;
-        let limit = voice.max_sequence_tokens.saturating_sub(voice.max_new_tokens);
+        // Sections are dropped to leave room for a whole output, but for no more than half of what there is.
+        let whole_output = voice.max_new_tokens.min(voice.max_sequence_tokens / 2);
+        let limit = voice.max_sequence_tokens.saturating_sub(whole_output);
         let first = GenerationKey::rehearsal(need.turn, need.call_index, 0);
         let draw = self.draw("few_shot", first, need.user_turn).uniform(0);
         let whole = given(self.episode.rehearsal_prompt(need.call_index, draw))?;
@@ -236,6 +238,9 @@ impl Trajectory {
                 break;
             }
             if n_dropped == whole.n_droppable() {
+                if prompt.ids.len() < voice.max_sequence_tokens {
+                    break;
+                }
                 given(self.episode.rehearsal_does_not_fit(need.call_index))?;
                 return Ok(None);
             }
@@ -325,12 +330,13 @@ impl Trajectory {
 }
 
 fn request(voice: &Voice, prompt: Vec<u32>, seed: [u8; 32]) -> GenerationRequest {
+    let n_left = voice.max_sequence_tokens.saturating_sub(prompt.len());
     GenerationRequest {
         id: 0,
         prompt,
         sampling: voice.sampling,
         seed,
-        max_new_tokens: voice.max_new_tokens,
+        max_new_tokens: voice.max_new_tokens.min(n_left),
         stop_ids: voice.format.stop_ids(),
     }
 }

@@ -129,7 +129,7 @@ pub fn minibatches(
     Draw::new(seed, "minibatches").step(step).position(epoch).shuffle(&mut tasks);
     let batch_of: BTreeMap<&str, usize> =
         tasks.iter().enumerate().map(|(place, task)| (*task, place % n_minibatches)).collect();
-    let mut batches = vec![Vec::new(); n_minibatches];
+    let mut batches = vec![Vec::new(); n_minibatches.min(tasks.len())];
     for item in items {
         if let Some(batch) = batch_of.get(item.task_id.as_str()).and_then(|batch| batches.get_mut(*batch)) {
             batch.push(item);

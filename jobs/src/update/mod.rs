@@ -97,7 +97,11 @@ pub async fn execute(
     if items.is_empty() {
         return Err(JobError::refused(
             format!("step {step} has no generation to train on"),
-            "see why: envace-jobs sql \"SELECT exclusion_reason, count(*) FROM advantages GROUP BY 1\"",
+            format!(
+                "see why: envace-jobs sql \"SELECT end_reason, end_detail, count(*) FROM trajectories WHERE run = '{run}' \
+                 AND step = {step} GROUP BY 1, 2\", and the same with exclusion_reason FROM advantages",
+                run = ctx.run
+            ),
         ));
     }
     let (seed, source, reference) = (ctx.config.seed, source.clone(), reference.cloned());
@@ -120,7 +124,9 @@ pub async fn store_trained(store: &Store, execution: &Execution, trainer: &Train
     let dir = tempfile::tempdir()
         .map_err(JobError::file("cannot make a temporary folder", std::env::temp_dir()))?;
     let weights = dir.path().join("weights");
+    // Loading says so too, but then the checkpoint would be there.
     trainer.save(&weights)?;
+    envace_model::Model::load(&weights, &Device::Cpu)?;
     let checkpoint = import_checkpoint(store, &weights).await?;
     let state = dir.path().join("state.safetensors");
     trainer.save_state(&state)?;

@@ -112,7 +112,7 @@ row! {
         n_tokens: i32,
         /// Tokens before the span.
         n_prompt_tokens: i32,
-        /// The sampled tokens as text; bytes that are no UTF-8 read U+FFFD.
+        /// The sampled tokens as text, after the `<think>` of the prompt if it opened one.
         text: String,
         /// `stop`, `length`.
         finish_reason: String,

@@ -226,22 +226,26 @@ fn a_second_attempt_may_save_it() {
 }
 
 #[test]
-fn a_rehearsal_prompt_that_does_not_fit_ends_it() {
+fn a_rehearsal_prompt_that_does_not_fit_ends_it_and_is_not_the_actors_fault() {
     let script = [calls(&[FIND, HOLD]), Given::RehearsalDoesNotFit(0)];
     let mut episode = play(EpisodeOptions::default(), &script);
     assert_eq!(waits_for(&episode), "rehearse 1.0");
     give(&mut episode, &respond(1, "[1]")).unwrap();
-    assert_eq!(waits_for(&episode), "ended length, partial");
+    assert_eq!(waits_for(&episode), "ended rehearsal_failed, partial");
 }
 
 /// The first call that ends the episode, in the order of the calls, gives the reason.
 #[test]
 fn of_several_failures_the_first_call_counts() {
+    let detail = |script: &[Given]| match play(EpisodeOptions::default(), script).phase {
+        Phase::Ended(end) => end.detail.unwrap(),
+        _ => "not ended".to_owned(),
+    };
     let second_fails = |attempt| Rehearsal(1, attempt, String::new());
     let script = [calls(&[FIND, HOLD]), second_fails(0), second_fails(1), Given::RehearsalDoesNotFit(0)];
-    assert_eq!(waits_for(&play(EpisodeOptions::default(), &script)), "ended length, partial");
+    assert_eq!(detail(&script), "turn 0, call 0: the rehearsal prompt does not fit");
     let script = [calls(&[FIND, HOLD]), Given::RehearsalDoesNotFit(1), babble(0), babble(1)];
-    assert_eq!(waits_for(&play(EpisodeOptions::default(), &script)), "ended rehearsal_failed, partial");
+    assert_eq!(detail(&script), "turn 0, call 0: 2 malformed rehearsals, last NO_EXECUTION_RESULT_TAG_FOUND");
 }
 
 #[test]
