@@ -264,3 +264,22 @@ async fn a_step_without_grades_is_refused_however_often_it_is_tried() {
     assert!(refused.contains("no generation to train on"), "{refused}");
     assert!(ctx.store.latest(RUN, "update", 0).await.unwrap().is_none());
 }
+
+#[tokio::test]
+async fn a_long_limit_on_outputs_is_cut_to_what_the_context_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ctx = context(&dir, CONFIG).await;
+    ctx.config.rollout.actor.max_new_tokens = 1_000_000;
+    ctx.config.rollout.rehearsal.max_new_tokens = 1_000_000;
+    Stage::Rollout.run(&ctx, 0).await.unwrap();
+    let trajectories: Vec<TrajectoryRow> = latest(&ctx, "rollout", 0).await.read_all().await.unwrap();
+    assert!(trajectories.iter().all(|row| row.n_turns > 0), "every actor spoke");
+    assert!(trajectories.iter().any(|row| row.n_rehearsals > row.n_malfunctions), "responses were imagined");
+    // Without room for a single token there is nothing to be done, and the row says so.
+    let dir = tempfile::tempdir().unwrap();
+    let mut ctx = context(&dir, CONFIG).await;
+    ctx.config.rollout.max_sequence_tokens = 100;
+    Stage::Rollout.run(&ctx, 0).await.unwrap();
+    let trajectories: Vec<TrajectoryRow> = latest(&ctx, "rollout", 0).await.read_all().await.unwrap();
+    assert!(trajectories.iter().all(|row| row.n_turns == 0 && row.end_reason == "length"));
+}

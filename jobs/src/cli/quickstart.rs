@@ -51,7 +51,7 @@ impl QuickstartArgs {
         let lake = lake(&store).await?;
         print_bytes(&lake.query(&scores(&run)).await?.write(Format::Table)?)?;
         eprintln!(
-            "\n{:.0} s in all. Held-out tasks name what training never asked about; drift has renamed",
+            "\n{:.0} s in all. Held-out tasks are about what training never asked about; drift has renamed",
             begun.elapsed().as_secs_f64()
         );
         eprintln!(

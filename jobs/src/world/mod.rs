@@ -9,9 +9,8 @@
 //!
 //! Splits, with the names of [`names`] and the six families of tasks:
 //! - `train`: user messages of a family name nothing that is reserved for it (one name in six of each list).
-//! - `held_out`: user messages of a family name only what is reserved for it, so no task, and no pairing of a
-//!   family with something that is asked about, occurs in `train`. Each name is seen in training, with other
-//!   families and in responses.
+//! - `held_out`: the thing that a task is about first, such as the order to refund, is reserved for its family: training
+//!   never asks this of it. Each name is seen in training, with other families and in responses.
 //! - `drift`: all names, but tools, arguments and responses have another face, see [`Api::Drift`].
 
 mod api;
@@ -54,7 +53,7 @@ pub const RULES: &str = "You are the service desk. Look up before you act. \
 pub enum Split {
     /// What is trained on.
     Train,
-    /// Things that a family was never asked about in training.
+    /// Each task is about a thing that its family was never asked about in training.
     HeldOut,
     /// An unfamiliar API.
     Drift,

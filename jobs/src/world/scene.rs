@@ -72,12 +72,13 @@ impl Scene {
         scene
     }
 
-    /// A new name out of `list` for a user message: one that the split keeps for, or from, this family.
+    /// A new name out of `list` for a user message: one that the split keeps from this family, or, for the first one
+    /// that is drawn, for it.
     pub fn asked(&mut self, list: &[&'static str]) -> &'static str {
-        let (split, family) = (self.split, self.family);
+        let (split, family, is_first) = (self.split, self.family, self.used.is_empty());
         self.draw(list, |index| match split {
             Split::Train => !is_reserved(family, index),
-            Split::HeldOut => is_reserved(family, index),
+            Split::HeldOut => is_reserved(family, index) || !is_first,
             Split::Drift => true,
         })
     }
@@ -213,7 +214,8 @@ impl Scene {
         self.n_turns += 1;
     }
 
-    /// Whether the operator breaks the rule at hand.
+    /// Whether the operator breaks the rule at hand. Asked where a rule turns on one word of a response, such as a
+    /// status; never where two names are compared, which a small model learns from sound examples only.
     pub fn slips(&mut self) -> bool {
         match &mut self.operator {
             Operator::Careful => false,

@@ -100,22 +100,18 @@ fn asked(task: &Task) -> BTreeSet<String> {
 
 #[test]
 fn held_out_tasks_ask_about_what_training_never_does() {
-    let pairs = |split| -> BTreeSet<(String, String)> {
-        parsed(split, 600)
-            .iter()
-            .flat_map(|task| {
-                let family = task.row.family.clone().unwrap();
-                asked(task).into_iter().map(move |name| (family.clone(), name)).collect::<Vec<_>>()
-            })
-            .collect()
+    let pairs = |task: &Task| -> BTreeSet<(String, String)> {
+        let family = task.row.family.clone().unwrap();
+        asked(task).into_iter().map(|name| (family.clone(), name)).collect()
     };
-    let (train, held_out) = (pairs(Split::Train), pairs(Split::HeldOut));
-    assert!(train.is_disjoint(&held_out));
-    // Yet training knows each of these names, from other families or from responses.
+    let train: BTreeSet<_> = parsed(Split::Train, 1200).iter().flat_map(pairs).collect();
+    // Training knows each of the names, from other families or from responses.
     let known: String =
         tasks(SEED, &[(Split::Train, 600)], 0).into_iter().filter_map(|row| row.transcript).collect();
-    for (family, name) in &held_out {
-        assert!(known.contains(name.as_str()), "{family}: {name}");
+    for task in parsed(Split::HeldOut, 240) {
+        let of_task = pairs(&task);
+        assert!(of_task.iter().any(|pair| !train.contains(pair)), "{}", task.id());
+        assert!(of_task.iter().all(|(_, name)| known.contains(name.as_str())), "{}", task.id());
     }
     // One name in six: 8 of 48.
     assert_eq!((0..48).filter(|index| is_reserved(Family::Close, *index)).count(), 8);
@@ -214,12 +210,13 @@ fn slips_change_the_recorded_dialogue_and_nothing_else() {
         let (world, replies) = replay(&task, |_| true);
         let is_solved = world.check(&replies).is_solved();
         n_solved += usize::from(is_solved);
-        // In the other families a slip can make no difference, or a second one can undo the first.
-        if ["cancel", "refund", "follow_up", "handover"].contains(&task.row.family.as_deref().unwrap()) {
+        // In the other families there may be nothing to slip in, or it makes no difference.
+        if ["cancel", "follow_up"].contains(&task.row.family.as_deref().unwrap()) {
             assert!(!is_solved, "{}", task.id());
         }
     }
-    assert!(n_changed >= 200 && n_solved <= 40, "{n_changed} changed, {n_solved} solved");
+    assert!((120..200).contains(&n_changed), "{n_changed} changed");
+    assert!(n_solved + n_changed >= 240, "what is not changed is solved: {n_solved} of 240");
     // Between none and all: some are as they were.
     let halves = tasks(SEED, &[(Split::Train, 240)], 50);
     let careful = tasks(SEED, &[(Split::Train, 240)], 0);

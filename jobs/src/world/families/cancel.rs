@@ -1,5 +1,4 @@
-use crate::score::CallOrder;
-use crate::world::cases::{Case, is, is_not, or_sorry, said, seen};
+use crate::world::cases::{Case, is, is_not, said, seen};
 use crate::world::names::{AMOUNTS, ORDERS, PEOPLE};
 use crate::world::scene::{Scene, phrase};
 use crate::world::tools::Tool;
@@ -50,8 +49,6 @@ fn turn(scene: &mut Scene, order: &str) {
     let canceled = look().when(0, "status", is("open")).call(Tool::CancelOrder, [said(order)]);
     let is_gone = look().when(0, "status", is_not("open"));
     let returned = is_gone.call(Tool::OpenTicket, [seen(0, "user"), said("return")]);
-    scene.grade(
-        CallOrder::Exact,
-        &or_sorry(vec![canceled.says(order).says("canceled"), returned.tells(1, "ticket")]),
-    );
+    let cases = vec![canceled.says(order).says("canceled"), returned.tells(1, "ticket")];
+    super::grade(scene, found.is_error(), cases);
 }

@@ -1,5 +1,5 @@
 use crate::score::CallOrder;
-use crate::world::cases::{Case, Expected, or_sorry, said};
+use crate::world::cases::{Case, Expected, said};
 use crate::world::names::{AMOUNTS, ORDERS, PEOPLE, TOPICS};
 use crate::world::scene::{Scene, phrase};
 use crate::world::tools::Tool;
@@ -43,7 +43,7 @@ pub(super) fn play(scene: &mut Scene) {
     let status = found.text("status");
     scene.reply(format!("Order {order} is {status}."), &[order, &status]);
     let look = Case::new().call(Tool::GetOrder, [said(order)]).says(order).tells(0, "status");
-    scene.grade(CallOrder::Exact, &or_sorry(vec![look]));
+    scene.grade(CallOrder::Exact, &[look]);
 
     let request = phrase(&mut scene.draws, &REQUESTS, &[("topic", topic)]);
     scene.user(request);
@@ -54,7 +54,7 @@ pub(super) fn play(scene: &mut Scene) {
     scene.reply(format!("I opened ticket {ticket} for {buyer}."), &[&ticket]);
     let buyer = Expected::SeenBefore { user_turn: 0, call: 0, tool: Tool::GetOrder, key: "user" };
     let open = Case::new().call(Tool::OpenTicket, [buyer, said(topic)]).tells(0, "ticket");
-    scene.grade(CallOrder::Exact, &or_sorry(vec![open]));
+    scene.grade(CallOrder::Exact, &[open]);
 
     let escalation = phrase(&mut scene.draws, &ESCALATIONS, &[]);
     scene.user(escalation);
@@ -67,5 +67,5 @@ pub(super) fn play(scene: &mut Scene) {
     }
     let ticket = Expected::SeenBefore { user_turn: 1, call: 0, tool: Tool::OpenTicket, key: "ticket" };
     let escalate = Case::new().call(Tool::EscalateTicket, [ticket]).tells(0, "team");
-    scene.grade(CallOrder::Exact, &or_sorry(vec![escalate]));
+    scene.grade(CallOrder::Exact, &[escalate]);
 }

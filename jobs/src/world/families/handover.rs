@@ -1,5 +1,5 @@
 use crate::score::CallOrder;
-use crate::world::cases::{Case, is, is_not, or_sorry, said};
+use crate::world::cases::{Case, is, is_not, said};
 use crate::world::names::{DEVICES, PEOPLE};
 use crate::world::scene::{Scene, phrase};
 use crate::world::tools::Tool;
@@ -46,7 +46,7 @@ pub(super) fn play(scene: &mut Scene) {
     let team = scene.call(Tool::GetUser, &[to]).text("team");
     scene.reply(format!("{to} is in team {team}."), &[&team]);
     let look = Case::new().call(Tool::GetUser, [said(to)]).tells(0, "team");
-    scene.grade(CallOrder::Exact, &or_sorry(vec![look]));
+    scene.grade(CallOrder::Exact, &[look]);
 }
 
 fn turn(scene: &mut Scene, device: &str, from: &str, to: &str) {
@@ -54,7 +54,7 @@ fn turn(scene: &mut Scene, device: &str, from: &str, to: &str) {
     let owner = found.text("owner");
     if found.is_error() {
         super::not_found(scene, device);
-    } else if (owner == from) != scene.slips() {
+    } else if owner == from {
         scene.call(Tool::AssignDevice, &[device, to]);
         scene.reply(format!("{device} now belongs to {to}."), &[device, to]);
     } else {
@@ -64,5 +64,5 @@ fn turn(scene: &mut Scene, device: &str, from: &str, to: &str) {
     let look = || Case::new().call(Tool::GetDevice, [said(device)]);
     let moved = look().when(0, "owner", is(from)).call(Tool::AssignDevice, [said(device), said(to)]);
     let refused = look().when(0, "owner", is_not(from)).tells(0, "owner");
-    scene.grade(CallOrder::Exact, &or_sorry(vec![moved.says(device).says(to), refused]));
+    super::grade(scene, found.is_error(), vec![moved.says(device).says(to), refused]);
 }

@@ -7,7 +7,9 @@ mod handover;
 mod refund;
 mod repair;
 
+use super::cases::{Case, or_sorry};
 use super::scene::{Scene, phrase};
+use crate::score::CallOrder;
 
 /// A kind of task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +74,13 @@ fn correct(scene: &mut Scene, id: &str) {
         &[("id", id)],
     );
     scene.user(text);
+}
+
+/// Declares how a user turn about one id is graded, whose calls come one after the other; `is_unknown` if the id is not
+/// stored.
+fn grade(scene: &mut Scene, is_unknown: bool, cases: Vec<Case>) {
+    let cases = if is_unknown { or_sorry(cases) } else { cases };
+    scene.grade(CallOrder::Exact, &cases);
 }
 
 /// The policy says that what it tried is not allowed, which only an operator who slips comes to.

@@ -1,5 +1,5 @@
-use crate::score::{CallOrder, ValueTest};
-use crate::world::cases::{Case, is, is_not, or_sorry, said};
+use crate::score::ValueTest;
+use crate::world::cases::{Case, is, is_not, said};
 use crate::world::names::{AMOUNTS, ORDERS, PEOPLE, REFUND_LIMIT};
 use crate::world::scene::{Scene, phrase};
 use crate::world::tools::Tool;
@@ -40,7 +40,7 @@ fn turn(scene: &mut Scene, order: &str, user: &str) {
     let (buyer, amount) = (found.text("user"), found.text("amount"));
     if found.is_error() {
         super::not_found(scene, order);
-    } else if buyer != user && !scene.slips() {
+    } else if buyer != user {
         scene.reply(format!("Sorry, order {order} belongs to {buyer}."), &[&buyer]);
     } else if amount.parse::<u32>().is_ok_and(|amount| amount <= REFUND_LIMIT) != scene.slips() {
         if scene.call(Tool::RefundOrder, &[order]).is_error() {
@@ -65,5 +65,5 @@ fn turn(scene: &mut Scene, order: &str, user: &str) {
         .when(0, "amount", ValueTest::Above(f64::from(REFUND_LIMIT)))
         .call(Tool::OpenTicket, [said(user), said("refund")])
         .tells(1, "ticket");
-    scene.grade(CallOrder::Exact, &or_sorry(vec![of_other, refunded, over]));
+    super::grade(scene, found.is_error(), vec![of_other, refunded, over]);
 }

@@ -1,5 +1,4 @@
-use crate::score::CallOrder;
-use crate::world::cases::{Case, is, is_not, or_sorry, said, seen};
+use crate::world::cases::{Case, is, is_not, said, seen};
 use crate::world::names::{DEVICES, PEOPLE, TICKETS};
 use crate::world::scene::{Scene, phrase};
 use crate::world::tools::Tool;
@@ -44,7 +43,7 @@ fn turn(scene: &mut Scene, ticket: &str, user: &str) {
     } else {
         let device = found.text("device");
         let owner = scene.call(Tool::GetDevice, &[&device]).text("owner");
-        if (owner == user) != scene.slips() {
+        if owner == user {
             let is_reset = !scene.call(Tool::ResetDevice, &[&device, user]).is_error();
             if is_reset && !scene.call(Tool::CloseTicket, &[ticket]).is_error() {
                 scene.reply(
@@ -79,5 +78,5 @@ fn turn(scene: &mut Scene, ticket: &str, user: &str) {
         .call(Tool::EscalateTicket, [said(ticket)])
         .tells(1, "owner")
         .tells(2, "team");
-    scene.grade(CallOrder::Exact, &or_sorry(vec![urgent, fixed, of_other]));
+    super::grade(scene, found.is_error(), vec![urgent, fixed, of_other]);
 }
