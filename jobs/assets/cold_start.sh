@@ -28,13 +28,11 @@ phase() { # run, seed, policy it begins with, task set, rate, micro batch, warm-
 }
 
 # First the language of the desk and the copying of names, from an operator without fault; then what real logs are
-# like, from operators who break the rule at hand in part of their decisions.
+# like, from an operator who breaks the rule at hand in half of its decisions.
 tasks cold-start 1 0
-tasks careless 2 40
-tasks careless-2 4 50
+tasks careless 2 50
 phase cold-start 0 untrained:0 cold-start 3e-3 8192 40 1000 8
 phase cold-start-2 2 run:cold-start cold-start 2e-3 4096 10 600 4
-phase careless 3 run:cold-start-2 careless 2e-3 4096 10 500 5
-phase careless-2 4 run:careless careless-2 2e-3 4096 10 300 3
-"$program" evaluate --store "$store" --run careless-2 --step 3
-"$program" checkpoint export --store "$store" --run careless-2 --step 3 "$folder"
+phase careless 3 run:cold-start-2 careless 2e-3 4096 10 600 6
+"$program" evaluate --store "$store" --run careless --step 6
+"$program" checkpoint export --store "$store" --run careless --step 6 "$folder"

@@ -49,12 +49,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<(Plan, Inputs), JobErro
 /// As [`plan`], and whatever fails on the way.
 pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> {
     let (plan, inputs) = plan(ctx, step).await?;
-    if let Some(manifest) = plan.reused() {
-        return Ok(StageOutcome::Reused(manifest.clone()));
-    }
-    let execution = Execution::new(&ctx.store, plan);
-    execute(ctx, &inputs, &execution).await?;
-    Ok(StageOutcome::Made(execution.commit().await?))
+    ctx.follow(&plan, async |execution| execute(ctx, &inputs, execution).await).await
 }
 
 /// Runs the query on the missing parts: a group never crosses one.

@@ -5,8 +5,8 @@ mod checkpoints;
 use std::sync::Arc;
 
 use envace_pipeline::{
-    InputRef, Manifest, PipelineError, Plan, PlanRequest, RunConfig, StageId, StageOutput, StageSpec, Store,
-    check_name,
+    Execution, InputRef, Manifest, PipelineError, Plan, PlanRequest, RunConfig, StageId, StageOutput,
+    StageSpec, Store, check_name,
 };
 use envace_schemas::Table;
 use envace_schemas::tables::TaskRow;
@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::error::JobError;
 use crate::task::Task;
+use crate::task_set;
 
 pub use checkpoints::{CHECKPOINT, IMPORT_SPEC, OPTIMIZER, PolicySource};
 
@@ -129,6 +130,23 @@ impl RunContext {
         Ok(Plan::make(&self.store, request).await?)
     }
 
+    /// Follows a plan: reuses the output it found, or has `work` make the parts and commits them.
+    ///
+    /// # Errors
+    /// Whatever `work` or the commit fails with.
+    pub async fn follow(
+        &self,
+        plan: &Plan,
+        work: impl AsyncFnOnce(&Execution) -> Result<(), JobError>,
+    ) -> Result<StageOutcome, JobError> {
+        if let Some(manifest) = plan.reused() {
+            return Ok(StageOutcome::Reused(manifest.clone()));
+        }
+        let execution = Execution::new(&self.store, plan.clone());
+        work(&execution).await?;
+        Ok(StageOutcome::Made(execution.commit().await?))
+    }
+
     /// The text of a declared query, or the one given in its place.
     pub fn query(&self, query: envace_schemas::Query) -> String {
         self.query_texts.get(query.name).cloned().unwrap_or_else(|| query.text.to_owned())
@@ -189,16 +207,7 @@ impl RunContext {
     /// # Errors
     /// [`JobError::Missing`] if the set is not in the store; [`JobError::Task`] if a task breaks an invariant.
     pub async fn tasks(&self) -> Result<(InputRef, Vec<Arc<Task>>), JobError> {
-        let set = &self.config.tasks.set;
-        let output = match StageOutput::latest(&self.store, set, "tasks", 0).await {
-            Err(PipelineError::NoOutput { .. }) => {
-                return Err(JobError::missing(
-                    format!("there is no task set in the store: {set}"),
-                    format!("bring it in with `envace-jobs tasks import --set {set} …`, or `tasks generate`"),
-                ));
-            }
-            output => output?,
-        };
+        let output = task_set::output(&self.store, &self.config.tasks.set).await?;
         let rows: Vec<TaskRow> = output.read_all().await?;
         let tasks = rows.into_iter().map(|row| Task::parse(row).map(Arc::new)).collect::<Result<_, _>>()?;
         Ok((InputRef::table(output.manifest(), Table::Tasks)?, tasks))

@@ -16,10 +16,8 @@ use crate::config::RolloutConfig;
 use crate::context::{PolicySource, RunContext, StageOutcome, section};
 use crate::error::JobError;
 use crate::rollout::episode::Role;
-use crate::rollout::scheduler::{Engines, PartWork};
-use crate::rollout::stage::{
-    history, n_trajectories, parts_of, play_parts, voice, with_sampling, write_rollout,
-};
+use crate::rollout::scheduler::PartWork;
+use crate::rollout::stage::{history, n_trajectories, parts_of, play_parts, voices, write_rollout};
 use crate::rollout::trajectory::{Settings, TrajectoryRows};
 use crate::rollout::{Environment, EpisodeOptions};
 use crate::score::stage::{messages_of, rewards, verdicts};
@@ -102,12 +100,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Evaluation, JobError> {
 /// As [`plan`], and whatever fails on the way.
 pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> {
     let evaluation = plan(ctx, step).await?;
-    if let Some(manifest) = evaluation.plan.reused() {
-        return Ok(StageOutcome::Reused(manifest.clone()));
-    }
-    let execution = Execution::new(&ctx.store, evaluation.plan.clone());
-    execute(ctx, step, &evaluation, &execution).await?;
-    Ok(StageOutcome::Made(execution.commit().await?))
+    ctx.follow(&evaluation.plan, async |execution| execute(ctx, step, &evaluation, execution).await).await
 }
 
 /// Plays and scores the missing splits into `execution`.
@@ -127,16 +120,9 @@ pub async fn execute(
         return Ok(());
     }
     let (config, rollout) = (&ctx.config.evaluate, &ctx.config.rollout);
-    let limits = &ctx.config.execution;
     let source = &evaluation.source;
-    let (actor, actor_engine) = voice(&source.dir, &source.digest.0, &config.actor, rollout, limits)?;
-    let (rehearsal, rehearsal_engine) = match &evaluation.rehearsal {
-        None => (with_sampling(&actor, &config.rehearsal), None),
-        Some(source) => {
-            let (voice, engine) = voice(&source.dir, &source.digest.0, &config.rehearsal, rollout, limits)?;
-            (voice, Some(engine))
-        }
-    };
+    let policies = (source, evaluation.rehearsal.as_ref());
+    let (actor, rehearsal, engines) = voices(&ctx.config, policies, (&config.actor, &config.rehearsal))?;
     let settings = Arc::new(Settings {
         seed: ctx.config.seed,
         purpose: "evaluate",
@@ -165,7 +151,6 @@ pub async fn execute(
         execution.write(part, &timings).await?;
         Ok(execution.finish_part(part).await?)
     };
-    let engines = Engines { actor: actor_engine, rehearsal: rehearsal_engine };
     play_parts(format!("evaluate {step}"), settings, engines, work, write).await
 }
 

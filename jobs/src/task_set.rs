@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use envace_pipeline::{Execution, InputRef, Manifest, Plan, PlanRequest, StageSpec, Store, check_name};
+use envace_pipeline::{
+    Execution, InputRef, Manifest, PipelineError, Plan, PlanRequest, StageOutput, StageSpec, Store,
+    check_name,
+};
 use envace_schemas::Table;
 use envace_schemas::tables::TaskRow;
 use serde_json::json;
@@ -35,6 +38,20 @@ pub enum TaskSource<'a> {
         /// In how many of 100 decisions the operator of a recorded dialogue breaks the rule at hand.
         slips: u8,
     },
+}
+
+/// The task set of a name.
+///
+/// # Errors
+/// [`JobError::Missing`] if the store has none of that name.
+pub async fn output(store: &Store, set: &str) -> Result<StageOutput, JobError> {
+    match StageOutput::latest(store, set, SPEC.name, 0).await {
+        Err(PipelineError::NoOutput { .. }) => Err(JobError::missing(
+            format!("there is no task set in the store: {set}"),
+            format!("bring it in with `envace-jobs tasks import --set {set} …`, or `tasks generate`"),
+        )),
+        output => Ok(output?),
+    }
 }
 
 /// Stores a task set. One of the same name and content is reused.

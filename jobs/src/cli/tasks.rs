@@ -2,7 +2,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use envace_pipeline::StageOutput;
 use envace_schemas::tables::TaskRow;
 
 use super::StoreArgs;
@@ -149,7 +148,7 @@ pub struct ExportArgs {
 impl ExportArgs {
     async fn run(self) -> anyhow::Result<ExitCode> {
         let store = self.store.open()?;
-        let rows: Vec<TaskRow> = StageOutput::latest(&store, &self.set, "tasks", 0).await?.read_all().await?;
+        let rows: Vec<TaskRow> = task_set::output(&store, &self.set).await?.read_all().await?;
         print_bytes(export_jsonl(&rows)?.as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }

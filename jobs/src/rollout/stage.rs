@@ -1,6 +1,5 @@
 //! The `rollout` stage: samples trajectories of the tasks of one step.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +13,7 @@ use serde_json::json;
 
 use super::scheduler::{EngineCounts, Engines, PartWork, play};
 use super::trajectory::{Settings, TrajectoryRows, Voice};
-use crate::config::{ExecutionConfig, HistoryMode, RolloutConfig, SamplingConfig};
+use crate::config::{Config, HistoryMode, SamplingConfig};
 use crate::context::{PolicySource, RunContext, StageOutcome, section};
 use crate::error::JobError;
 use crate::progress::Progress;
@@ -89,12 +88,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Rollout, JobError> {
 /// As [`plan`], and whatever fails on the way.
 pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> {
     let rollout = plan(ctx, step).await?;
-    if let Some(manifest) = rollout.plan.reused() {
-        return Ok(StageOutcome::Reused(manifest.clone()));
-    }
-    let execution = Execution::new(&ctx.store, rollout.plan.clone());
-    execute(ctx, step, &rollout, &execution).await?;
-    Ok(StageOutcome::Made(execution.commit().await?))
+    ctx.follow(&rollout.plan, async |execution| execute(ctx, step, &rollout, execution).await).await
 }
 
 /// Plays the missing parts into `execution`.
@@ -114,16 +108,8 @@ pub async fn execute(
         return Ok(());
     }
     let config = &ctx.config.rollout;
-    let (actor, actor_engine) =
-        voice(&rollout.source.dir, &rollout.source.digest.0, &config.actor, config, &ctx.config.execution)?;
-    let (rehearsal, rehearsal_engine) = match &rollout.rehearsal {
-        None => (with_sampling(&actor, &config.rehearsal), None),
-        Some(source) => {
-            let execution = &ctx.config.execution;
-            let (voice, engine) = voice(&source.dir, &source.digest.0, &config.rehearsal, config, execution)?;
-            (voice, Some(engine))
-        }
-    };
+    let policies = (&rollout.source, rollout.rehearsal.as_ref());
+    let (actor, rehearsal, engines) = voices(&ctx.config, policies, (&config.actor, &config.rehearsal))?;
     let settings = Arc::new(Settings {
         seed: ctx.config.seed,
         purpose: "train",
@@ -135,7 +121,6 @@ pub async fn execute(
         actor,
         rehearsal,
     });
-    let engines = Engines { actor: actor_engine, rehearsal: rehearsal_engine };
     let label = format!("rollout {step}");
     let write = async |part: u32, rows: TrajectoryRows, timings: Vec<TimingRow>| -> Result<(), JobError> {
         write_rollout(execution, part, &rows).await?;
@@ -204,17 +189,35 @@ fn timings(part: u32, seconds: f64, before: EngineCounts, now: EngineCounts) -> 
     ]
 }
 
-/// Loads a role's weights, and an engine for them.
+/// Loads the policy and, if it has weights of its own, the frozen rehearsal role; both sampled as given.
 ///
 /// # Errors
-/// [`JobError`] if the folder is not a whole model.
-pub fn voice(
-    dir: &Path,
-    checkpoint: &str,
+/// [`JobError`] if a folder is not a whole model.
+pub fn voices(
+    config: &Config,
+    (policy, frozen): (&PolicySource, Option<&PolicySource>),
+    (actor, rehearsal): (&SamplingConfig, &SamplingConfig),
+) -> Result<(Voice, Voice, Engines), JobError> {
+    let (actor, actor_engine) = voice(config, policy, actor)?;
+    let (rehearsal, rehearsal_engine) = match frozen {
+        Some(source) => {
+            let (voice, engine) = voice(config, source, rehearsal)?;
+            (voice, Some(engine))
+        }
+        None => {
+            let (sampling, max_new_tokens) = (sampling_of(rehearsal), rehearsal.max_new_tokens);
+            (Voice { sampling, max_new_tokens, ..actor.clone() }, None)
+        }
+    };
+    Ok((actor, rehearsal, Engines { actor: actor_engine, rehearsal: rehearsal_engine }))
+}
+
+fn voice(
+    config: &Config,
+    source: &PolicySource,
     sampling: &SamplingConfig,
-    config: &RolloutConfig,
-    execution: &ExecutionConfig,
 ) -> Result<(Voice, Box<dyn Engine>), JobError> {
+    let (dir, execution) = (&source.dir, &config.execution);
     let model = Arc::new(Model::load(dir, &Device::Cpu)?);
     let format = Arc::new(ChatFormat::load(dir)?);
     let options = EngineOptions {
@@ -223,23 +226,18 @@ pub fn voice(
         ..EngineOptions::default()
     };
     let engine: Box<dyn Engine> = Box::new(LocalEngine::new(model, options));
-    let limit = match config.max_sequence_tokens {
+    let limit = match config.rollout.max_sequence_tokens {
         0 => engine.context_length(),
         limit => limit.min(engine.context_length()),
     };
     let voice = Voice {
         format,
-        checkpoint: checkpoint.to_owned(),
+        checkpoint: source.digest.0.clone(),
         sampling: sampling_of(sampling),
         max_new_tokens: sampling.max_new_tokens,
         max_sequence_tokens: limit,
     };
     Ok((voice, engine))
-}
-
-/// The same weights, sampled otherwise.
-pub fn with_sampling(voice: &Voice, sampling: &SamplingConfig) -> Voice {
-    Voice { sampling: sampling_of(sampling), max_new_tokens: sampling.max_new_tokens, ..voice.clone() }
 }
 
 /// How the chat crate calls the mode.

@@ -48,12 +48,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<(Plan, StageOutput), Jo
 /// As [`plan`], and whatever fails on the way.
 pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> {
     let (plan, rollout) = plan(ctx, step).await?;
-    if let Some(manifest) = plan.reused() {
-        return Ok(StageOutcome::Reused(manifest.clone()));
-    }
-    let execution = Execution::new(&ctx.store, plan);
-    execute(ctx, &rollout, &execution).await?;
-    Ok(StageOutcome::Made(execution.commit().await?))
+    ctx.follow(&plan, async |execution| execute(ctx, &rollout, execution).await).await
 }
 
 /// Grades the missing parts into `execution`.

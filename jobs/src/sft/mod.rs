@@ -93,12 +93,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Sft, JobError> {
 /// As [`plan`], and whatever fails on the way.
 pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> {
     let sft = plan(ctx, step).await?;
-    if let Some(manifest) = sft.plan.reused() {
-        return Ok(StageOutcome::Reused(manifest.clone()));
-    }
-    let execution = Execution::new(&ctx.store, sft.plan.clone());
-    execute(ctx, step, &sft, &ctx.store, &execution).await?;
-    Ok(StageOutcome::Made(execution.commit().await?))
+    ctx.follow(&sft.plan, async |execution| execute(ctx, step, &sft, &ctx.store, execution).await).await
 }
 
 /// Trains into `execution`; weights and optimizer state go to the store `into`, which is its store.

@@ -65,12 +65,9 @@ pub async fn plan(
 /// As [`plan`], and whatever fails on the way.
 pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> {
     let (plan, source, reference) = plan(ctx, step).await?;
-    if let Some(manifest) = plan.reused() {
-        return Ok(StageOutcome::Reused(manifest.clone()));
-    }
-    let execution = Execution::new(&ctx.store, plan);
-    execute(ctx, step, &source, reference.as_ref(), &ctx.store, &execution).await?;
-    Ok(StageOutcome::Made(execution.commit().await?))
+    let reference = reference.as_ref();
+    let work = async |execution: &_| execute(ctx, step, &source, reference, &ctx.store, execution).await;
+    ctx.follow(&plan, work).await
 }
 
 /// Trains into `execution`; weights and optimizer state go to the store `into`, which is its store.
