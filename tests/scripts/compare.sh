@@ -9,7 +9,7 @@ set -euo pipefail
 program=${1:-target/release/envace-jobs}
 store=${2:-envace-store}
 config=jobs/assets/quickstart.toml
-steps=${3:-$(sed -n 's/^# steps = //p' "$config")}
+steps=${3:-16}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

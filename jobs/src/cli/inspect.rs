@@ -41,10 +41,12 @@ impl SqlArgs {
 pub async fn lake(store: &Store) -> anyhow::Result<Lake> {
     let active = store.active_manifests(None).await?;
     let is_active = |id: &envace_pipeline::StageId| active.iter().any(|manifest| &manifest.id == id);
+    let manifests = store.manifests(None).await?;
+    // After the manifests: a run that goes on meanwhile writes its files before the manifest that names them.
     let sizes: BTreeMap<envace_pipeline::Path, u64> =
         store.list(&envace_pipeline::Path::from("tables")).await?.into_iter().collect();
     let mut outputs = Vec::new();
-    for manifest in store.manifests(None).await? {
+    for manifest in manifests {
         for (table, parts) in &manifest.outputs {
             // A file that is missing or empty would be passed over, and the answer would be one of fewer rows.
             for part in parts {

@@ -16,7 +16,7 @@ use crate::world::{self, Split};
 const CONFIG: &str = include_str!("../../assets/quickstart.toml");
 /// Name and seed of its task set. All runs share it, so that their scores can be compared.
 const TASK_SET: (&str, u64) = ("world", 0);
-const COUNTS: [(Split, u64); 3] = [(Split::Train, 600), (Split::HeldOut, 96), (Split::Drift, 96)];
+const COUNTS: [(Split, u64); 3] = [(Split::Train, 600), (Split::HeldOut, 192), (Split::Drift, 96)];
 
 /// Arguments of `quickstart`.
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,7 @@ pub struct QuickstartArgs {
     seed: u64,
 
     /// Training steps
-    #[arg(long, value_name = "N", default_value_t = 12)]
+    #[arg(long, value_name = "N", default_value_t = 16)]
     steps: u64,
 }
 
