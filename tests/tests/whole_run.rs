@@ -283,3 +283,20 @@ async fn a_long_limit_on_outputs_is_cut_to_what_the_context_holds() {
     let trajectories: Vec<TrajectoryRow> = latest(&ctx, "rollout", 0).await.read_all().await.unwrap();
     assert!(trajectories.iter().all(|row| row.n_turns == 0 && row.end_reason == "length"));
 }
+
+#[tokio::test]
+async fn a_role_that_is_not_held_to_the_reference_has_no_divergence() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!("{CONFIG}[update.kl]\ncoefficient = 0.5\nroles = [\"rehearsal\"]\n");
+    let ctx = context(&dir, &config).await;
+    steps(&ctx, 2).await;
+    for step in 0..2 {
+        let updates: Vec<UpdateRow> = latest(&ctx, "update", step).await.read_all().await.unwrap();
+        let kl = |role: &str| updates.iter().find(|row| row.role == role).unwrap().kl_nats;
+        assert_eq!(kl("actor"), None);
+        assert_eq!(kl("all"), kl("rehearsal"), "a mean over the tokens that it is known of");
+        // The first update begins with the reference itself; k3 of what has moved is above 0.
+        let rehearsal = kl("rehearsal").unwrap();
+        assert!(if step == 0 { rehearsal == 0.0 } else { rehearsal > 0.0 }, "step {step}: {rehearsal}");
+    }
+}

@@ -165,6 +165,7 @@ fn token_loss(
         let term = divergence(policy - reference, objective.kl);
         parts.kl += weight * objective.kl_coefficient * term.value;
         *parts.kl_sum.get_or_insert(0.0) += term.value;
+        parts.n_kl_tokens += 1;
         slope += weight * objective.kl_coefficient * term.slope;
     }
     if let Some(entropy) = tokens.entropies.and_then(|entropies| entropies.get(token)) {

@@ -30,6 +30,8 @@ pub struct LossParts {
     /// Sum of the estimated divergence from the frozen reference, nats, without its coefficient. `None`: no
     /// reference logprobs were given.
     pub kl_sum: Option<f64>,
+    /// Trained tokens whose reference logprob was given.
+    pub n_kl_tokens: u64,
     /// Sum of the policy's entropies, nats. `None`: none were given.
     pub entropy_sum: Option<f64>,
     /// Sum of advantages over generations.
@@ -63,9 +65,9 @@ impl LossParts {
         self.per_token(self.mismatch_k3_sum)
     }
 
-    /// Mean estimated divergence from the frozen reference, nats. `None`: no tokens or no reference.
+    /// Mean estimated divergence from the frozen reference over the tokens it is known of, nats. `None`: of none.
     pub fn kl_mean(&self) -> Option<f64> {
-        self.per_token(self.kl_sum?)
+        (self.n_kl_tokens > 0).then_some(self.kl_sum? / self.n_kl_tokens as f64)
     }
 
     /// Mean entropy of the policy, nats. `None`: no tokens or no entropies.
@@ -92,6 +94,7 @@ impl LossParts {
         self.mismatch_max = max_or_nan(self.mismatch_max, other.mismatch_max);
         self.mismatch_k3_sum += other.mismatch_k3_sum;
         self.kl_sum = add_known(self.kl_sum, other.kl_sum);
+        self.n_kl_tokens += other.n_kl_tokens;
         self.entropy_sum = add_known(self.entropy_sum, other.entropy_sum);
         self.advantage_sum += other.advantage_sum;
     }

@@ -77,6 +77,9 @@ pub struct KlConfig {
     pub coefficient: f64,
     /// Estimator of the divergence. Default: `k3`.
     pub estimator: KlEstimator,
+    /// Roles that are held to the reference. Default: both. A rehearsal role alone is kept from making its responses
+    /// ever easier to act on, while the actor is free to learn.
+    pub roles: Vec<TrainRole>,
 }
 
 /// Estimator of the divergence from the reference.
@@ -131,7 +134,11 @@ pub struct AdamWConfig {
 
 impl Default for KlConfig {
     fn default() -> Self {
-        Self { coefficient: 0.0, estimator: KlEstimator::K3 }
+        Self {
+            coefficient: 0.0,
+            estimator: KlEstimator::K3,
+            roles: vec![TrainRole::Actor, TrainRole::Rehearsal],
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use envace_model::{PolicyLogprobs, TrainSequence, Trainer};
 use envace_schemas::tables::UpdateRow;
 
 use super::items::{Item, micro_batches};
-use crate::config::UpdateConfig;
+use crate::config::{TrainRole, UpdateConfig};
 use crate::error::JobError;
 use crate::progress::Progress;
 
@@ -41,6 +41,20 @@ impl RoleSums {
     }
 }
 
+/// The reference's logprobs of each item of a role that is held to it.
+fn reference_logprobs(
+    reference: Option<&Trainer>,
+    items: &[&Item],
+    roles: &[TrainRole],
+) -> Result<Vec<Option<PolicyLogprobs>>, JobError> {
+    let Some(reference) = reference else { return Ok(Vec::new()) };
+    let is_held = |item: &Item| roles.contains(&item.role);
+    let held: Vec<TrainSequence> =
+        items.iter().filter(|item| is_held(item)).map(|item| item.sequence.clone()).collect();
+    let mut logprobs = if held.is_empty() { Vec::new() } else { reference.logprobs(&held)? }.into_iter();
+    Ok(items.iter().map(|item| if is_held(item) { logprobs.next() } else { None }).collect())
+}
+
 /// Trains on one minibatch. The gradient does not depend on the cut into micro-batches but for rounding.
 pub(super) fn apply(
     trainer: &mut Trainer,
@@ -58,14 +72,12 @@ pub(super) fn apply(
     for range in micro_batches(&sizes, context.config.micro_batch_tokens) {
         let items = batch.get(range).unwrap_or_default();
         let sequences: Vec<TrainSequence> = items.iter().map(|item| item.sequence.clone()).collect();
-        let ref_logprobs = reference.map(|reference| reference.logprobs(&sequences)).transpose()?;
+        let ref_logprobs = reference_logprobs(reference, items, &context.config.kl.roles)?;
         let mut failed = None;
         trainer.accumulate(&sequences, &mut |policy: &[PolicyLogprobs]| {
             let coefficients = items.iter().zip(policy).enumerate().map(|(index, (item, policy))| {
-                let ref_logprobs = ref_logprobs
-                    .as_ref()
-                    .and_then(|all| all.get(index))
-                    .map(|policy| policy.logprobs.as_slice());
+                let ref_logprobs =
+                    ref_logprobs.get(index).and_then(Option::as_ref).map(|policy| policy.logprobs.as_slice());
                 let tokens = Tokens {
                     policy_logprobs: &policy.logprobs,
                     sampling_logprobs: &item.sampling_logprobs,

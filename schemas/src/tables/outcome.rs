@@ -125,7 +125,8 @@ row! {
         n_forward_tokens: i64,
         /// Value of the objective's loss, unitless. NULL: the role has no trained token.
         loss: Option<f64>,
-        /// Mean estimate of the divergence from the frozen reference, nats. NULL: no reference is loaded.
+        /// Mean estimate of the divergence from the frozen reference over tokens of roles that are held to it, nats. NULL:
+        /// there are none.
         kl_nats: Option<f64>,
         /// Mean entropy of the policy at trained positions, nats. NULL: not measured.
         entropy_nats: Option<f64>,
