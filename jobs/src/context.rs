@@ -87,8 +87,8 @@ impl RunContext {
                 if let Some(difference) = difference {
                     return Err(JobError::refused(
                         format!("run `{run}` began with another configuration: {difference}"),
-                        "name another run; or pass `--reconfigure`, and `--from-step N` to `run`, to go on with the new \
-                         one from step N",
+                        "name another run; or pass `--reconfigure` and, to `run` or `sft`, `--from-step N` to go on with \
+                         the new one from step N",
                     ));
                 }
                 given

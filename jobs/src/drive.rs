@@ -81,6 +81,12 @@ impl fmt::Display for Stage {
     }
 }
 
+/// Whether what a stage of `step` failed with calls for a new attempt: its output no longer fits its inputs.
+pub fn is_remade(error: &JobError, step: u64, remake_from: Option<u64>) -> bool {
+    let is_conflict = matches!(error, JobError::Pipeline(PipelineError::KeyConflict { .. }));
+    is_conflict && remake_from.is_some_and(|from| step >= from)
+}
+
 /// Runs some steps of a run, evaluating before each step that `evaluate.every` divides and after the last.
 ///
 /// What is there already is reused, so calling it again after a stop goes on, and asking for more steps adds them.
@@ -98,12 +104,11 @@ pub async fn drive(
     // The last checkpoint is always measured where any is.
     let is_evaluated = |step: u64| every > 0 && (step.is_multiple_of(every) || step == steps.end);
     for step in steps.start..=steps.end {
-        let is_remade = remake_from.is_some_and(|from| step >= from);
         let evaluation = is_evaluated(step).then_some(Stage::Evaluate);
         let stages = if step < steps.end { Stage::STEP.as_slice() } else { &[] };
         for stage in evaluation.into_iter().chain(stages.iter().copied()) {
             let outcome = match stage.run(ctx, step).await {
-                Err(JobError::Pipeline(PipelineError::KeyConflict { .. })) if is_remade => {
+                Err(error) if is_remade(&error, step, remake_from) => {
                     let again = RunContext { new_attempt: true, ..ctx.clone() };
                     stage.run(&again, step).await?
                 }

@@ -17,7 +17,9 @@ use crate::context::{PolicySource, RunContext, StageOutcome, section};
 use crate::error::JobError;
 use crate::rollout::episode::Role;
 use crate::rollout::scheduler::PartWork;
-use crate::rollout::stage::{history, n_trajectories, parts_of, play_parts, voices, write_rollout};
+use crate::rollout::stage::{
+    check_policies, history, n_trajectories, parts_of, play_parts, voices, write_rollout,
+};
 use crate::rollout::trajectory::{Settings, TrajectoryRows};
 use crate::rollout::{Environment, EpisodeOptions};
 use crate::score::stage::{messages_of, rewards, verdicts};
@@ -27,7 +29,7 @@ use crate::world::World;
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "evaluate",
-    version: 1,
+    version: 2,
     inputs: &[Table::Tasks],
     outputs: &[
         Table::Trajectories,
@@ -121,6 +123,7 @@ pub async fn execute(
     }
     let (config, rollout) = (&ctx.config.evaluate, &ctx.config.rollout);
     let source = &evaluation.source;
+    check_policies(ctx, source, evaluation.rehearsal.as_ref()).await?;
     let policies = (source, evaluation.rehearsal.as_ref());
     let (actor, rehearsal, engines) = voices(&ctx.config, policies, (&config.actor, &config.rehearsal))?;
     let settings = Arc::new(Settings {

@@ -127,7 +127,8 @@ pub async fn add_optimizer_state(
     }
     let record = hash_file(file)?;
     let path = checkpoint.state_path(&record.byte_hash);
-    if store.size(&path).await? != Some(record.n_bytes) && upload(store, file, &path).await? != record {
+    let is_there = file_damage(store, &path, &record.byte_hash).await?.is_none();
+    if !is_there && upload(store, file, &path).await? != record {
         return Err(model_folder(file.to_owned(), "has a state that changed while it was read".to_owned()));
     }
     Ok(record.byte_hash)
@@ -135,23 +136,19 @@ pub async fn add_optimizer_state(
 
 /// A local folder with the checkpoint's files: in place in a local store, else a copy in a cache.
 ///
-/// The cache is [`Store::cache`]. Whatever is used is hashed before: weights that have changed on disk would make
-/// outputs that no manifest tells from sound ones.
+/// The cache is [`Store::cache`]. A copy found there is hashed before it is used; files of a local store are only
+/// looked at, so that planning is cheap: see [`check_artifact`].
 ///
 /// # Errors
-/// [`PipelineError::NoCheckpoint`] if the checkpoint is not whole; [`PipelineError::Damaged`] if a file is not what it
-/// should be; [`PipelineError::File`] and [`PipelineError::Object`] if reading or writing fails.
+/// [`PipelineError::NoCheckpoint`] if the checkpoint is not whole; [`PipelineError::Damaged`] if a download is
+/// not what it should be; [`PipelineError::File`] and [`PipelineError::Object`] if reading or writing fails.
 pub async fn checkpoint_dir(store: &Store, digest: &CheckpointDigest) -> Result<PathBuf, PipelineError> {
     let missing = || PipelineError::NoCheckpoint { digest: digest.0.clone() };
     if !is_whole(store, digest).await? {
         return Err(missing());
     }
     if let Some(dir) = store.local_path(&digest.folder()) {
-        let found = damage(store, &Artifact::Checkpoint { digest: digest.clone() }).await?;
-        return match found.into_iter().next() {
-            None => Ok(dir),
-            Some((path, what)) => Err(PipelineError::Damaged { path: path.to_string(), what }),
-        };
+        return Ok(dir);
     }
     let marker = Marker::read(store, digest).await?.ok_or_else(missing)?;
     let dir = store.cache().join(&digest.0);
@@ -180,16 +177,25 @@ pub async fn optimizer_state_path(
         });
     }
     if let Some(file) = store.local_path(&path) {
-        return match file_damage(store, &path, state).await? {
-            None => Ok(file),
-            Some(what) => Err(PipelineError::Damaged { path: path.to_string(), what }),
-        };
+        return Ok(file);
     }
     let file = store.cache().join(&checkpoint.0).join(path.filename().unwrap_or_default());
     if !file.is_file() || hash_file(&file)?.byte_hash != state {
         download(store, &path, &file, state).await?;
     }
     Ok(file)
+}
+
+/// Hashes all of a checkpoint or optimizer state. Whoever computes from it does so first: weights that have changed on
+/// disk would make outputs that no manifest tells from sound ones.
+///
+/// # Errors
+/// [`PipelineError::Damaged`] if a file is not what it should be; [`PipelineError::Object`] if the store fails.
+pub async fn check_artifact(store: &Store, artifact: &Artifact) -> Result<(), PipelineError> {
+    match damage(store, artifact).await?.into_iter().next() {
+        None => Ok(()),
+        Some((path, what)) => Err(PipelineError::Damaged { path: path.to_string(), what }),
+    }
 }
 
 /// Whether an artifact is there, by sizes.
@@ -241,6 +247,10 @@ pub(crate) async fn damage(store: &Store, artifact: &Artifact) -> Result<Vec<(Pa
 }
 
 async fn file_damage(store: &Store, path: &Path, byte_hash: &str) -> Result<Option<String>, PipelineError> {
+    if let Some(file) = store.local_path(path).filter(|file| file.is_file()) {
+        let is_same = hash_file(&file)?.byte_hash == byte_hash;
+        return Ok((!is_same).then(|| "file of a checkpoint has other bytes".to_owned()));
+    }
     let failed = |source| PipelineError::object("read", path, source);
     let mut stream = match store.object_store().get(path).await {
         Ok(found) => found.into_stream(),

@@ -37,7 +37,8 @@ mod verify;
 
 pub use catalog::RunConfig;
 pub use checkpoint::{
-    CheckpointDigest, add_optimizer_state, checkpoint_dir, import_checkpoint, optimizer_state_path,
+    CheckpointDigest, add_optimizer_state, check_artifact, checkpoint_dir, import_checkpoint,
+    optimizer_state_path,
 };
 pub use clean::{Clean, clean_staging};
 pub use compare::{Comparison, PartDifference, compare};

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use envace_jobs::cli::Cli;
+use envace_jobs::context::RunContext;
 use envace_jobs::drive::Stage;
 use envace_pipeline::StageOutput;
 use envace_schemas::tables::RewardRow;
@@ -66,6 +67,11 @@ async fn nothing_is_computed_from_what_has_changed_on_disk() {
         let sound = flip(&paths);
         let error = stage.run(&ctx, 1).await.unwrap_err().to_string();
         assert!(error.contains("has other bytes"), "{start}: {error}");
+        if stage == Stage::Update {
+            // Computed again, what was damaged is written anew.
+            Stage::Update.run(&RunContext { new_attempt: true, ..ctx.clone() }, 0).await.unwrap();
+            assert_eq!(paths.iter().map(|path| fs_err::read(path).unwrap()).collect::<Vec<_>>(), sound);
+        }
         for (path, bytes) in paths.iter().zip(sound) {
             fs_err::write(path, bytes).unwrap();
         }
@@ -78,8 +84,8 @@ async fn nothing_is_computed_from_what_has_changed_on_disk() {
     // A damaged copy of a policy whose source is at hand is written anew.
     let initial = ctx.policy_at(0).await.unwrap().dir.join("model.safetensors");
     flip(std::slice::from_ref(&initial));
-    let again = envace_jobs::context::RunContext { run: "other".to_owned(), ..ctx.clone() };
-    again.policy_at(0).await.unwrap();
+    let again = RunContext { run: "other".to_owned(), ..ctx.clone() };
+    again.policy_at(0).await.unwrap().check(&ctx.store).await.unwrap();
 
     let question = ["SELECT count(*) FROM rewards"];
     assert_eq!(error_of(dir.path(), "sql --store STORE", &question).await, None);
@@ -92,6 +98,8 @@ async fn nothing_is_computed_from_what_has_changed_on_disk() {
         let error = error_of(dir.path(), "sql --store STORE", &question).await.unwrap();
         assert!(error.contains("missing or has another size"), "{error}");
     }
+    Stage::Score.run(&RunContext { new_attempt: true, ..ctx.clone() }, 0).await.unwrap();
+    assert_eq!(error_of(dir.path(), "sql --store STORE", &question).await, None, "it was replaced");
 }
 
 #[tokio::test]

@@ -49,12 +49,17 @@ pub async fn lake(store: &Store) -> anyhow::Result<Lake> {
     for manifest in manifests {
         for (table, parts) in &manifest.outputs {
             // A file that is missing or empty would be passed over, and the answer would be one of fewer rows.
-            for part in parts {
+            let damaged = parts.iter().find(|part| {
                 let path = envace_pipeline::Path::from(part.path.as_str());
-                if *table != Table::Timings && sizes.get(&path) != Some(&part.n_bytes) {
-                    let what = "file of an output is missing or has another size".to_owned();
-                    return Err(PipelineError::Damaged { path: part.path.clone(), what }.into());
+                *table != Table::Timings && sizes.get(&path) != Some(&part.n_bytes)
+            });
+            if let Some(part) = damaged {
+                let (path, what) = (part.path.clone(), "file of an output is missing or has another size");
+                if is_active(&manifest.id) {
+                    return Err(PipelineError::Damaged { path, what: what.to_owned() }.into());
                 }
+                tracing::warn!(path, "{what}; the output was replaced, and `history` does without it");
+                continue;
             }
             outputs.push(StoredOutput {
                 table: *table,

@@ -3,7 +3,8 @@ use std::process::ExitCode;
 use super::RunArgs;
 use super::inspect::print_line;
 use super::stage::{QueryArgs, report};
-use crate::drive::{Stage, drive};
+use crate::context::RunContext;
+use crate::drive::{Stage, drive, is_remade};
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -37,8 +38,12 @@ impl DriveArgs {
         let mut ctx = self.run.open().await?;
         self.query.apply(&mut ctx)?;
         let steps = self.from_step..self.steps;
+        let last = self.from_step.max(self.remake_from.unwrap_or(0));
+        if last > self.steps {
+            anyhow::bail!("step {last} is beyond the steps that the run shall have: {}", self.steps);
+        }
         if self.dry_run {
-            return next_plan(&ctx, steps).await;
+            return next_plan(&ctx, steps, self.remake_from).await;
         }
         drive(&ctx, steps, self.remake_from, &mut |stage, step, outcome| report(stage, step, outcome))
             .await?;
@@ -48,12 +53,18 @@ impl DriveArgs {
 
 /// Prints the plans up to and including the first stage that is not there.
 async fn next_plan(
-    ctx: &crate::context::RunContext,
+    ctx: &RunContext,
     steps: std::ops::Range<u64>,
+    remake_from: Option<u64>,
 ) -> anyhow::Result<ExitCode> {
     for step in steps {
         for stage in Stage::STEP {
-            let plan = stage.plan(ctx, step).await?;
+            let plan = match stage.plan(ctx, step).await {
+                Err(error) if is_remade(&error, step, remake_from) => {
+                    stage.plan(&RunContext { new_attempt: true, ..ctx.clone() }, step).await?
+                }
+                plan => plan?,
+            };
             print_line(&plan)?;
             if plan.reused().is_none() {
                 print_line(&crate::estimate::estimate(ctx, stage, step).await?)?;

@@ -98,6 +98,14 @@ pub struct SftArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     steps: u64,
 
+    /// Take the steps before this one as they are, for example after `--reconfigure`
+    #[arg(long, value_name = "STEP", default_value_t = 0)]
+    from_step: u64,
+
+    /// Make another attempt although there is an output
+    #[arg(long)]
+    new_attempt: bool,
+
     /// Print what would be read, made and reused, and write no table
     #[arg(long)]
     dry_run: bool,
@@ -106,8 +114,9 @@ pub struct SftArgs {
 impl SftArgs {
     /// Makes the steps.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let ctx = self.run.open().await?;
-        for step in 0..self.steps {
+        let mut ctx = self.run.open().await?;
+        ctx.new_attempt = self.new_attempt;
+        for step in self.from_step..self.steps {
             run_stage(&ctx, Which::Sft, step, self.dry_run).await?;
             if self.dry_run {
                 break;

@@ -206,6 +206,7 @@ impl UpdateConfig {
         require(at_least(self.clip_high, 0.0), "update.clip_high", "must be 0 or more")?;
         let dual = self.dual_clip;
         require(dual == 0.0 || (dual > 1.0 && dual.is_finite()), "update.dual_clip", "must be 0 or above 1")?;
+        require(!self.kl.roles.is_empty(), "update.kl.roles", "must name a role")?;
         require(at_least(self.kl.coefficient, 0.0), "update.kl.coefficient", "must be 0 or more")?;
         require(self.epochs > 0, "update.epochs", "must be at least 1")?;
         require(self.minibatches > 0, "update.minibatches", "must be at least 1")?;

@@ -1,8 +1,8 @@
 use std::path::PathBuf;
 
 use envace_pipeline::{
-    Artifact, CheckpointDigest, Execution, InputRef, Manifest, Origin, StageSpec, checkpoint_dir,
-    import_checkpoint, optimizer_state_path,
+    Artifact, CheckpointDigest, Execution, InputRef, Manifest, Origin, StageSpec, Store, check_artifact,
+    checkpoint_dir, import_checkpoint, optimizer_state_path,
 };
 use serde_json::json;
 
@@ -31,6 +31,30 @@ pub struct PolicySource {
     pub input: InputRef,
     /// The optimizer's state beside it: its input and its file. `None`: training begins here.
     pub optimizer: Option<(InputRef, PathBuf)>,
+}
+
+impl PolicySource {
+    /// Hashes the weights, before anything is computed from them.
+    ///
+    /// # Errors
+    /// [`JobError::Pipeline`] if they are not what they were.
+    pub async fn check_weights(&self, store: &Store) -> Result<(), JobError> {
+        let weights = Artifact::Checkpoint { digest: self.digest.clone() };
+        Ok(check_artifact(store, &weights).await?)
+    }
+
+    /// Hashes the weights and the optimizer's state.
+    ///
+    /// # Errors
+    /// As [`check_weights`](Self::check_weights).
+    pub async fn check(&self, store: &Store) -> Result<(), JobError> {
+        self.check_weights(store).await?;
+        if let Some((input, _)) = &self.optimizer {
+            let (checkpoint, digest) = (self.digest.clone(), input.digest.clone());
+            check_artifact(store, &Artifact::OptimizerState { checkpoint, digest }).await?;
+        }
+        Ok(())
+    }
 }
 
 impl RunContext {
@@ -67,14 +91,13 @@ impl RunContext {
     /// Resolves a name once and pins what it stood for, so that a resumed run starts from the same weights.
     async fn initial(&self, spec: &StageSpec, name: &str, key: &str) -> Result<PolicySource, JobError> {
         let config = json!({ "checkpoint": name });
-        if let Some(manifest) = self.store.latest(&self.run, spec.name, 0).await?
-            && manifest.key_parts.config == config
-        {
-            return self.source(&manifest, CHECKPOINT).await;
+        let pins = self.store.attempts(&self.run, spec.name, 0).await?;
+        if let Some(pin) = pins.iter().rev().find(|pin| pin.key_parts.config == config) {
+            return self.source(pin, CHECKPOINT).await;
         }
         let (digest, input) = self.resolve(name, key).await?;
         // Another name than the one pinned: the run has not begun, or it was told to go on otherwise.
-        let again = Self { new_attempt: true, ..self.clone() };
+        let again = Self { new_attempt: !pins.is_empty(), ..self.clone() };
         let plan = again.plan(spec, 0, config, vec![input], None, 1).await?;
         let execution = Execution::new(&self.store, plan);
         execution.add_artifact(0, CHECKPOINT, Artifact::Checkpoint { digest })?;

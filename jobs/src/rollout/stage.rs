@@ -23,7 +23,7 @@ use crate::task_order::drawn;
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "rollout",
-    version: 1,
+    version: 2,
     inputs: &[Table::Tasks],
     outputs: &[Table::Trajectories, Table::Messages, Table::Generations, Table::Sequences],
     queries: &[],
@@ -107,6 +107,7 @@ pub async fn execute(
     if work.is_empty() {
         return Ok(());
     }
+    check_policies(ctx, &rollout.source, rollout.rehearsal.as_ref()).await?;
     let config = &ctx.config.rollout;
     let policies = (&rollout.source, rollout.rehearsal.as_ref());
     let (actor, rehearsal, engines) = voices(&ctx.config, policies, (&config.actor, &config.rehearsal))?;
@@ -187,6 +188,22 @@ fn timings(part: u32, seconds: f64, before: EngineCounts, now: EngineCounts) -> 
         row("n_sampled_tokens", (now.n_sampled - before.n_sampled) as f64),
         row("wall_secs", seconds),
     ]
+}
+
+/// Hashes the weights that are about to be played with.
+///
+/// # Errors
+/// [`JobError::Pipeline`] if they are not what they were.
+pub async fn check_policies(
+    ctx: &RunContext,
+    policy: &PolicySource,
+    frozen: Option<&PolicySource>,
+) -> Result<(), JobError> {
+    policy.check_weights(&ctx.store).await?;
+    if let Some(frozen) = frozen {
+        frozen.check_weights(&ctx.store).await?;
+    }
+    Ok(())
 }
 
 /// Loads the policy and, if it has weights of its own, the frozen rehearsal role; both sampled as given.

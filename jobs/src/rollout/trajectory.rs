@@ -9,8 +9,8 @@ use envace_model::engine::{FinishReason as Finish, Generated, GenerationRequest,
 use envace_schemas::tables::{GenerationRow, MessageRow, SequenceRow, TrajectoryRow};
 
 use super::episode::{
-    Episode, EpisodeError, EpisodeOptions, FinishReason, GenerationKey, Need, Overflow, PolicyOutput,
-    RehearsalNeed, Role,
+    Episode, EpisodeError, EpisodeOptions, FinishReason, GenerationKey, Need, OutputRoom, Overflow,
+    PolicyOutput, RehearsalNeed, Role,
 };
 use super::prompt_tools::with_tools_in_prompt;
 use super::rows::Sampled;
@@ -19,6 +19,9 @@ use crate::error::JobError;
 use crate::score::Grader;
 use crate::task::Task;
 use crate::world::World;
+
+/// Room that a rehearsal output must have at least: with less it could not even close its tag.
+const LEAST_OUTPUT_TOKENS: usize = 64;
 
 /// A role's weights, and how they are sampled.
 #[derive(Debug, Clone)]
@@ -206,7 +209,11 @@ impl Trajectory {
         };
         let prompt =
             self.actor.prompt(&voice.format, &self.actor_options, settings.history, &messages, key)?.to_vec();
-        if prompt.len() >= voice.max_sequence_tokens {
+        let room = match settings.episode.output_room {
+            OutputRoom::Rest => 0,
+            OutputRoom::Whole => voice.max_new_tokens,
+        };
+        if prompt.len().saturating_add(room) >= voice.max_sequence_tokens {
             given(self.episode.actor_does_not_fit())?;
             return Ok(None);
         }
@@ -238,7 +245,8 @@ impl Trajectory {
                 break;
             }
             if n_dropped == whole.n_droppable() {
-                if prompt.ids.len() < voice.max_sequence_tokens {
+                let least = voice.max_new_tokens.min(LEAST_OUTPUT_TOKENS);
+                if prompt.ids.len() + least <= voice.max_sequence_tokens {
                     break;
                 }
                 given(self.episode.rehearsal_does_not_fit(need.call_index))?;

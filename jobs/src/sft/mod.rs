@@ -31,7 +31,7 @@ pub use sequences::{Demonstration, actor_demonstrations, rehearsal_demonstration
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "sft",
-    version: 1,
+    version: 2,
     inputs: &[Table::Tasks],
     outputs: &[Table::SftLosses],
     queries: &[],
@@ -110,6 +110,7 @@ pub async fn execute(
     if execution.missing_parts().await?.is_empty() {
         return Ok(());
     }
+    sft.source.check(&ctx.store).await?;
     let (config, source, tasks) = (ctx.config.clone(), sft.source.clone(), sft.tasks.clone());
     let work = move || train(&config, step, &source, &tasks);
     let (trainer, rows, seconds) = tokio::task::spawn_blocking(work)

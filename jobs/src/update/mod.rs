@@ -85,6 +85,10 @@ pub async fn execute(
     if execution.missing_parts().await?.is_empty() {
         return Ok(());
     }
+    source.check(&ctx.store).await?;
+    if let Some(reference) = reference {
+        reference.check_weights(&ctx.store).await?;
+    }
     let advantages: Vec<AdvantageRow> = ctx.output("advantage", step).await?.read_all().await?;
     let rollout = ctx.output("rollout", step).await?;
     let generations: Vec<GenerationRow> = rollout.read_all().await?;

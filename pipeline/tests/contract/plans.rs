@@ -101,7 +101,10 @@ async fn the_same_key_is_reused_and_another_is_refused_by_field() {
                  \"generation\""
             )
         );
-        assert_eq!(error.hint().unwrap(), "restore what differs, or keep both with `--new-attempt`");
+        assert_eq!(
+            error.hint().unwrap(),
+            "restore what differs, or keep both: `--new-attempt` for one stage, `run --remake-from STEP` for all that follows"
+        );
         request.new_attempt = true;
         let plan = Plan::make(&store, request).await.unwrap();
         assert_eq!((plan.id.attempt, plan.missing_parts()), (1, &[0, 1][..]));

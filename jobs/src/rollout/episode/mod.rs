@@ -25,7 +25,7 @@ use envace_model::chat::{ChatMessage, Speaker};
 pub use need::{ActorNeed, Continuation, EpisodeError, ExternalNeed, Need, PolicyOutput, RehearsalNeed};
 pub use options::{
     CapCheck, Environment, EpisodeOptions, ErrorPolicy, FewShot, Gate, GuardOptions, MalfunctionPolicy,
-    Overflow, RehearsalOptions, Whitelist, Wording,
+    OutputRoom, Overflow, RehearsalOptions, Whitelist, Wording,
 };
 pub use record::{
     Author, EndReason, EpisodeEnd, EpisodeRecord, FinishReason, GenerationKey, GenerationRecord, Role,

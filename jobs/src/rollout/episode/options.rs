@@ -16,6 +16,8 @@ pub struct EpisodeOptions {
     pub max_turns: usize,
     /// Where `max_turns` is looked at. Default: `turn`.
     pub max_turns_at: CapCheck,
+    /// What must be left of the sequence for the actor to be asked. Default: `rest`.
+    pub output_room: OutputRoom,
     /// Most user turns. Default: 30.
     pub max_user_turns: usize,
     /// Most calls of one turn that are answered; each further one gets an error response. 0: no limit.
@@ -79,6 +81,17 @@ pub enum CapCheck {
     Turn,
     /// Only when a user turn ends (the reference).
     UserTurn,
+}
+
+/// What must be left of the longest sequence for the actor to be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputRoom {
+    /// One token: an output is cut where the sequence is full.
+    #[default]
+    Rest,
+    /// More than a whole output of `max_new_tokens` (the reference); else the trajectory ends.
+    Whole,
 }
 
 /// What becomes of an error.
@@ -210,6 +223,7 @@ impl Default for EpisodeOptions {
             parsing: ParseMode::default(),
             max_turns: 30,
             max_turns_at: CapCheck::default(),
+            output_room: OutputRoom::default(),
             max_user_turns: 30,
             max_parallel_calls: 20,
             max_generations: 0,
@@ -251,6 +265,7 @@ impl EpisodeOptions {
         Self {
             parsing: ParseMode::Reference,
             max_turns_at: CapCheck::UserTurn,
+            output_room: OutputRoom::Whole,
             max_parallel_calls: 0,
             max_generations: 200,
             on_malformed_call: ErrorPolicy::Fatal,
