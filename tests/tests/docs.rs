@@ -1,5 +1,6 @@
 //! Pages made from declarations, and the words and commands of the pages written by hand.
 
+use envace_jobs::tasks::{self, Format, ImportOptions};
 use envace_tests::{repository, tables_page};
 
 #[test]
@@ -30,4 +31,25 @@ fn links_between_pages_lead_somewhere() {
         }
     }
     assert!(broken.is_empty(), "links to nowhere:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn the_examples_on_the_page_of_tasks_are_tasks() {
+    let page = fs_err::read_to_string(repository::root().join("docs/tasks.md")).unwrap();
+    let examples: Vec<serde_json::Value> = page
+        .split("```json\n")
+        .skip(1)
+        .map(|rest| serde_json::from_str(rest.split("```").next().unwrap()).unwrap())
+        .collect();
+    assert_eq!(examples.len(), 2);
+    let lines: Vec<String> = examples.iter().map(ToString::to_string).collect();
+    let report =
+        tasks::import(lines.join("\n").as_bytes(), Format::Jsonl, &ImportOptions::default()).unwrap();
+    assert!(report.refused.is_empty(), "{:?}", report.refused);
+    assert_eq!(report.rows.len(), 2);
+    // Every grader that there is has a row on the page.
+    let spec = fs_err::read_to_string(repository::root().join("jobs/src/score/spec.rs")).unwrap();
+    let names = spec.split("=> \"").skip(1).filter_map(|rest| rest.split('"').next());
+    let missing: Vec<&str> = names.filter(|name| !page.contains(&format!("| `{name}` |"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }

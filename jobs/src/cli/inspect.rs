@@ -20,7 +20,7 @@ pub struct SqlArgs {
     #[arg(long, value_name = "FORMAT", default_value_t = Format::Table)]
     format: Format,
 
-    /// One question, such as `SELECT * FROM rewards LIMIT 5`; the tables of all attempts are in `history`
+    /// One question, such as `SELECT * FROM rewards LIMIT 5`; all attempts are in `history.rewards` and its like
     query: String,
 }
 

@@ -44,7 +44,7 @@ pub struct PutArgs {
     who: Option<String>,
 
     /// Parquet file with all rows of the table and its columns, whoever wrote it: types are converted where nothing
-    /// can be lost, and the columns run, stage, step and attempt are passed over
+    /// can be lost, and the columns run, stage, step and attempt are passed over. No row may be added or left out
     file: PathBuf,
 }
 

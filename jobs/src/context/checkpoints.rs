@@ -185,7 +185,7 @@ async fn newest_checkpoint(ctx: &RunContext, run: &str) -> Result<Manifest, JobE
     newest.ok_or_else(|| {
         JobError::missing(
             format!("the store has no checkpoint of run: {run}"),
-            "`envace-jobs sql \"SELECT DISTINCT run FROM updates\"` lists the runs that have one",
+            "`envace-jobs sql \"SELECT run FROM updates UNION SELECT run FROM sft_losses\"` lists the runs that have one",
         )
     })
 }
