@@ -81,8 +81,10 @@ impl RunContext {
             (Some(stored), None) => stored,
             (None, Some(given)) => given,
             (Some(stored), Some(given)) => {
-                // A run without an output has not begun: its configuration may still be put right.
-                let has_begun = store.manifests(Some(run)).await?.iter().any(is_of_training);
+                // A run without a table has not begun, whatever weights it has pinned: its configuration may still
+                // be put right.
+                let has_begun =
+                    store.manifests(Some(run)).await?.iter().any(|manifest| !manifest.outputs.is_empty());
                 let difference = first_difference(&stored, &given).filter(|_| has_begun && !reconfigure);
                 if let Some(difference) = difference {
                     return Err(JobError::refused(
@@ -231,11 +233,6 @@ impl RunContext {
         }
         Ok((input, tasks))
     }
-}
-
-/// Whether an output is more than a note of which weights a name stood for.
-fn is_of_training(manifest: &Manifest) -> bool {
-    !manifest.outputs.is_empty()
 }
 
 /// A config section as JSON, for a stage key.

@@ -260,9 +260,11 @@ impl PipelineError {
                 "if power was lost while it was written, delete it and run the same command again".to_owned()
             }
             Self::Format { .. } => "use the version of envace that wrote it, or a newer one".to_owned(),
-            Self::KeyConflict { .. } => "restore what differs, or keep both: `--new-attempt` for one stage, `run --remake-from STEP` for all that \
-                 follows"
-                    .to_owned(),
+            Self::KeyConflict { .. } => {
+                "restore what differs, or keep both: `--new-attempt` for one stage, \
+                 `run --remake-from STEP` for all that follows"
+                    .to_owned()
+            }
             Self::Taken { .. } => "run the same command again".to_owned(),
             Self::Incomplete { .. } => "run the same command again to finish the rest".to_owned(),
             Self::NoOutput { id } => {

@@ -27,6 +27,11 @@ const ORIGIN: [(&str, DataType); 4] = [
     ("step", DataType::Int64),
     ("attempt", DataType::Int64),
 ];
+/// Whether a column of that name stands before a table's own in every answer, to say where a row is from.
+pub fn is_origin(column: &str) -> bool {
+    ORIGIN.iter().any(|(name, _)| *name == column)
+}
+
 /// Schema of the tables with every attempt in them.
 const HISTORY: &str = "history";
 

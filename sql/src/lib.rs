@@ -21,7 +21,7 @@ pub use conform::conform_rows;
 pub use covered::check_covered;
 pub use datafusion::scalar::ScalarValue;
 pub use error::SqlError;
-pub use lake::{Lake, StoredOutput};
+pub use lake::{Lake, StoredOutput, is_origin};
 pub use params::{
     AdvantageParams, Baseline, EvaluationParams, MalfunctionRule, OnRehearsalFailed, OnUngraded, Param,
     RewardParams, SingletonRule, Weighting, ZeroVarianceRule,

@@ -300,3 +300,15 @@ async fn a_role_that_is_not_held_to_the_reference_has_no_divergence() {
         assert!(if step == 0 { rehearsal == 0.0 } else { rehearsal > 0.0 }, "step {step}: {rehearsal}");
     }
 }
+
+#[tokio::test]
+async fn weights_that_are_not_finite_are_not_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let ctx = context(&dir, &CONFIG.replace("learning_rate = 1e-3", "learning_rate = 1e308")).await;
+    for stage in [Stage::Rollout, Stage::Score, Stage::Advantage] {
+        stage.run(&ctx, 0).await.unwrap();
+    }
+    let refused = refusal(&ctx, Stage::Update).await;
+    assert!(refused.contains("not finite"), "{refused}");
+    assert!(ctx.store.latest(RUN, "update", 0).await.unwrap().is_none());
+}

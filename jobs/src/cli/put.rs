@@ -7,7 +7,7 @@ use arrow::error::ArrowError;
 use bytes::Bytes;
 use envace_pipeline::{StageOutput, check_name, current_user, put};
 use envace_schemas::Table;
-use envace_sql::{check_covered, conform_rows};
+use envace_sql::{check_covered, conform_rows, is_origin};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::StoreArgs;
@@ -101,7 +101,7 @@ fn without_origin(table: Table, batch: &RecordBatch) -> Result<RecordBatch, Arro
     let kept: Vec<usize> = (0..schema.fields().len())
         .filter(|&index| {
             let name = schema.field(index).name();
-            is_own(name) || !["run", "stage", "step", "attempt"].contains(&name.as_str())
+            is_own(name) || !is_origin(name)
         })
         .collect();
     batch.project(&kept)

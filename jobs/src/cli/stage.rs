@@ -116,6 +116,13 @@ impl SftArgs {
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let mut ctx = self.run.open().await?;
         ctx.new_attempt = self.new_attempt;
+        if self.from_step >= self.steps {
+            anyhow::bail!(
+                "step {} is beyond the steps that the run shall have: {}",
+                self.from_step,
+                self.steps
+            );
+        }
         for step in self.from_step..self.steps {
             run_stage(&ctx, Which::Sft, step, self.dry_run).await?;
             if self.dry_run {

@@ -125,8 +125,8 @@ pub async fn store_trained(store: &Store, execution: &Execution, trainer: &Train
     let dir = tempfile::tempdir()
         .map_err(JobError::file("cannot make a temporary folder", std::env::temp_dir()))?;
     let weights = dir.path().join("weights");
-    // Loading says so too, but then the checkpoint would be there.
     trainer.save(&weights)?;
+    // What the next step could not load, such as a weight that is not finite, is not stored.
     envace_model::Model::load(&weights, &Device::Cpu)?;
     let checkpoint = import_checkpoint(store, &weights).await?;
     let state = dir.path().join("state.safetensors");
