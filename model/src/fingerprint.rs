@@ -1,5 +1,5 @@
 use candle_core::Device;
-use pulp::Arch;
+use envace_kernels::vector_unit;
 
 /// Names what can change the last bits of a result: the device, the compute type, and the processor's vector unit.
 ///
@@ -7,7 +7,7 @@ use pulp::Arch;
 /// adds it to the key of everything that runs the model.
 pub fn arithmetic_fingerprint(device: &Device) -> String {
     let device = match device {
-        Device::Cpu => format!("cpu-{}-{:?}", std::env::consts::ARCH, Arch::new()),
+        Device::Cpu => format!("cpu-{}-{}", std::env::consts::ARCH, vector_unit()),
         Device::Cuda(_) => "cuda".to_owned(),
         Device::Metal(_) => "metal".to_owned(),
     };

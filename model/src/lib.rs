@@ -13,7 +13,6 @@ pub mod engine;
 mod error;
 mod fingerprint;
 pub mod init;
-mod kernels;
 mod ops;
 mod train;
 mod transformer;
@@ -21,8 +20,8 @@ mod weights;
 
 pub use candle_core::Device;
 pub use config::{CONFIG_FILE, Family, ModelConfig, RopeScaling};
+pub use envace_kernels::LogSoftmax;
 pub use error::{Cause, ModelError};
 pub use fingerprint::arithmetic_fingerprint;
-pub use kernels::LogSoftmax;
-pub use train::{AdamW, ApplyReport, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions};
+pub use train::{AdamW, ApplyReport, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions, micro_batches};
 pub use transformer::{CacheRow, KvCache, Model};

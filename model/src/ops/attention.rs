@@ -1,60 +1,34 @@
-//! Causal attention over packed sequences.
+//! Causal attention over the rows of a prefix tree.
 
-use std::sync::Arc;
+use candle_core::{D, DType, Result, Tensor};
+use envace_kernels::{Forest, HeadLayout};
 
-use candle_core::{CpuStorage, CustomOp1, D, DType, Layout, Result, Shape, Tensor};
-use rayon::prelude::*;
+use super::{from_fill, is_fused, with_elements};
 
-use super::{elements, from_rows, is_fused, output, with_elements};
-use crate::kernels::{
-    HeadGradients, HeadKeys, HeadLayout, Tile, append_keys, append_values, attend_tile, head_backward,
-    panel_width,
-};
-
-/// Query rows of one tile.
-const TILE_ROWS: usize = 8;
 /// Query rows of the composed form whose scores exist at a time.
 const COMPOSED_ROWS: usize = 128;
-
-/// The sequences that lie one after the other in the rows of a tensor.
-#[derive(Debug, Clone)]
-pub(crate) struct Segments(Arc<[(usize, usize)]>);
-
-impl Segments {
-    /// From the sequences' lengths, none of them zero, in order.
-    pub(crate) fn from_lengths(lengths: impl IntoIterator<Item = usize>) -> Self {
-        let mut start = 0;
-        let place = |length: usize| {
-            let segment = (start, length);
-            start += length;
-            segment
-        };
-        Self(lengths.into_iter().map(place).collect())
-    }
-
-    /// Start and length of each.
-    fn iter(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.0.iter().copied()
-    }
-}
 
 /// Attends within each sequence: `[queries | keys | values]` rows in, rows of all query heads out.
 ///
 /// Scores are scaled by `1 / sqrt(head_dim)`; a row sees itself and the earlier rows of its sequence. The score
 /// matrix never exists whole.
-pub(crate) fn attention(qkv: &Tensor, segments: &Segments, layout: HeadLayout) -> Result<Tensor> {
+pub(crate) fn attention(qkv: &Tensor, forest: &Forest, layout: HeadLayout) -> Result<Tensor> {
     if is_fused(qkv) {
-        qkv.apply_op1(Attention { segments: segments.clone(), layout })
-    } else {
-        composed(qkv, segments, layout)
+        let (n_rows, width) = (qkv.dim(0)?, layout.query_width());
+        return with_elements(qkv, |rows| {
+            from_fill(n_rows, width, qkv, |out| envace_kernels::attend_forest(rows, forest, layout, out))
+        });
     }
+    composed(qkv, forest, layout)
 }
 
-fn composed(qkv: &Tensor, segments: &Segments, layout: HeadLayout) -> Result<Tensor> {
+fn composed(qkv: &Tensor, forest: &Forest, layout: HeadLayout) -> Result<Tensor> {
     let HeadLayout { n_heads, n_kv_heads, head_dim } = layout;
     let mut out = Vec::new();
-    for (start, length) in segments.iter() {
-        let rows = qkv.narrow(0, start, length)?;
+    for run in forest.runs().iter().filter(|run| run.own.len > 0) {
+        let (start, n_own, length) = (run.own.position, run.own.len, run.len());
+        let rows: Vec<u32> = run.rows_from(0).map(|row| row as u32).collect();
+        let rows = qkv.index_select(&Tensor::new(rows, qkv.device())?, 0)?;
         let heads = |first: usize, n: usize| {
             rows.narrow(1, first, n * head_dim)?.reshape((length, n, head_dim))?.transpose(0, 1)
         };
@@ -66,7 +40,7 @@ fn composed(qkv: &Tensor, segments: &Segments, layout: HeadLayout) -> Result<Ten
         let queries = (heads(0, n_heads)? * (1.0 / (head_dim as f64).sqrt()))?.contiguous()?;
         let keys = repeated(layout.key_start(0))?.contiguous()?;
         let values = repeated(layout.value_start(0))?.contiguous()?;
-        for first in (0..length).step_by(COMPOSED_ROWS) {
+        for first in (start..start + n_own).step_by(COMPOSED_ROWS) {
             let n_rows = COMPOSED_ROWS.min(length - first);
             let n_keys = first + n_rows;
             let mask: Vec<f32> = (0..n_rows * n_keys)
@@ -89,116 +63,69 @@ fn composed(qkv: &Tensor, segments: &Segments, layout: HeadLayout) -> Result<Ten
     Tensor::cat(&out, 0)
 }
 
-struct Attention {
-    segments: Segments,
-    layout: HeadLayout,
-}
-
-impl CustomOp1 for Attention {
-    fn name(&self) -> &'static str {
-        "attention"
-    }
-
-    fn cpu_fwd(&self, qkv: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let rows = elements(qkv, layout)?;
-        let heads = self.layout;
-        let (row_width, query_width, head_dim) = (heads.row_width(), heads.query_width(), heads.head_dim);
-        let n_rows = rows.len() / row_width;
-        let mut out = vec![0.0; n_rows * query_width];
-        let mut rest = out.as_mut_slice();
-        for (start, length) in self.segments.iter() {
-            let (out, after) = rest.split_at_mut(length * query_width);
-            rest = after;
-            let rows = &rows[start * row_width..(start + length) * row_width];
-            let stored: Vec<(Vec<f32>, Vec<f32>)> =
-                (0..heads.n_kv_heads).into_par_iter().map(|head| store_head(rows, heads, head)).collect();
-            out.par_chunks_mut(TILE_ROWS * query_width).enumerate().for_each_init(
-                Vec::new,
-                |scratch, (i, out)| {
-                    let first = i * TILE_ROWS;
-                    for head in 0..heads.n_heads {
-                        let (keys, values) = &stored[head / heads.group()];
-                        let tile = Tile {
-                            queries: &rows[first * row_width + head * head_dim..],
-                            stride: row_width,
-                            n_rows: out.len() / query_width,
-                            first_length: first + 1,
-                            step: 1,
-                        };
-                        let out = &mut out[head * head_dim..];
-                        attend_tile(&tile, HeadKeys { keys, values }, heads, scratch, out, query_width);
-                    }
-                },
-            );
-        }
-        Ok(output(out, (n_rows, query_width)))
-    }
-
-    fn bwd(&self, qkv: &Tensor, _res: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        let heads = self.layout;
-        let (row_width, query_width) = (heads.row_width(), heads.query_width());
-        let parts: Vec<HeadGradients> = with_elements(qkv, |rows| {
-            with_elements(gradient, |gradient| {
-                let tasks: Vec<(usize, usize, usize)> = self
-                    .segments
-                    .iter()
-                    .flat_map(|(start, length)| (0..heads.n_kv_heads).map(move |head| (start, length, head)))
-                    .collect();
-                Ok(tasks
-                    .into_par_iter()
-                    .map(|(start, length, head)| {
-                        let rows = &rows[start * row_width..(start + length) * row_width];
-                        let gradient = &gradient[start * query_width..(start + length) * query_width];
-                        head_backward(rows, gradient, heads, head)
-                    })
-                    .collect())
-            })
-        })?;
-        let mut out = vec![0.0; qkv.elem_count()];
-        for (segment, (start, length)) in self.segments.iter().enumerate() {
-            let parts = &parts[segment * heads.n_kv_heads..(segment + 1) * heads.n_kv_heads];
-            let rows = out[start * row_width..(start + length) * row_width].chunks_exact_mut(row_width);
-            rows.enumerate().for_each(|(i, row)| gather_row(row, i, parts, heads));
-        }
-        from_rows(out, qkv).map(Some)
-    }
-}
-
-/// Copies keys and values of one head into the form that [`attend_tile`] reads.
-fn store_head(rows: &[f32], layout: HeadLayout, kv_head: usize) -> (Vec<f32>, Vec<f32>) {
-    let (row_width, head_dim) = (layout.row_width(), layout.head_dim);
-    let length = rows.len() / row_width;
-    let part = |start: usize| rows.chunks_exact(row_width).map(move |row| &row[start..start + head_dim]);
-    let mut keys = vec![0.0; length.next_multiple_of(panel_width()) * head_dim];
-    append_keys(&mut keys, 0, head_dim, part(layout.key_start(kv_head)));
-    let mut values = vec![0.0; length * layout.value_stride()];
-    append_values(&mut values, 0, layout.value_stride(), part(layout.value_start(kv_head)));
-    (keys, values)
-}
-
-/// Puts one row's gradient together from those of the heads.
-fn gather_row(row: &mut [f32], i: usize, parts: &[HeadGradients], layout: HeadLayout) {
-    let (head_dim, stride) = (layout.head_dim, layout.value_stride());
-    let group = layout.group() * head_dim;
-    for (head, part) in parts.iter().enumerate() {
-        row[head * group..][..group].copy_from_slice(&part.queries[i * group..][..group]);
-        row[layout.key_start(head)..][..head_dim].copy_from_slice(&part.keys[i * stride..][..head_dim]);
-        row[layout.value_start(head)..][..head_dim].copy_from_slice(&part.values[i * stride..][..head_dim]);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{assert_same_gradients, random};
+    use super::super::testing::{assert_same_gradients, flat, random};
     use super::*;
+
+    /// Sequences of these lengths; each shares with the one before it as many tokens as `shared` says.
+    fn sequences(lengths: &[(usize, usize)]) -> Vec<Vec<u32>> {
+        let mut all: Vec<Vec<u32>> = Vec::new();
+        for (index, &(length, shared)) in lengths.iter().enumerate() {
+            let mut sequence: Vec<u32> = all.last().map(|last| last[..shared].to_vec()).unwrap_or_default();
+            sequence.extend((shared..length).map(|position| (index * 1000 + position) as u32));
+            all.push(sequence);
+        }
+        assert!(all.is_sorted());
+        all
+    }
+
+    fn forest(sequences: &[Vec<u32>]) -> Forest {
+        Forest::new(&sequences.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    }
 
     #[test]
     fn fused_equals_composed() {
+        let shapes = [
+            vec![(1, 0), (45, 0), (3, 0), (140, 0)],
+            // Branches within and at panels, a sequence that extends another, one that ends early.
+            vec![(40, 0), (90, 33), (97, 90), (64, 32), (64, 64), (20, 7), (30, 0), (31, 30)],
+        ];
         for (n_heads, n_kv_heads, head_dim) in [(4, 2, 8), (2, 2, 34), (3, 1, 32)] {
             let layout = HeadLayout { n_heads, n_kv_heads, head_dim };
-            let segments = Segments::from_lengths([1, 45, 3, 140]);
-            let inputs = [random((189, layout.row_width()), 1)];
-            assert_same_gradients(&inputs, |t| attention(&t[0], &segments, layout));
+            for shape in &shapes {
+                let forest = forest(&sequences(shape));
+                let inputs = [random((forest.n_rows(), layout.row_width()), 1)];
+                assert_same_gradients(
+                    &inputs,
+                    |t| attention(&t[0], &forest, layout),
+                    |inputs, gradient| {
+                        let mut out = vec![0.0; inputs[0].len()];
+                        envace_kernels::attend_forest_backward(
+                            &inputs[0], gradient, &forest, layout, &mut out,
+                        );
+                        vec![out]
+                    },
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn shared_rows_have_the_bits_of_separate_ones() {
+        let layout = HeadLayout { n_heads: 4, n_kv_heads: 2, head_dim: 16 };
+        let sequences = sequences(&[(64, 0), (90, 64), (70, 33), (20, 7)]);
+        let shared = forest(&sequences);
+        let rows = random((shared.n_rows(), layout.row_width()), 5);
+        let together = flat(&attention(&rows, &shared, layout).unwrap());
+        for (sequence, run) in sequences.iter().zip(shared.runs()) {
+            let ids: Vec<u32> = run.rows_from(0).map(|row| row as u32).collect();
+            let own = rows.index_select(&Tensor::new(ids.clone(), rows.device()).unwrap(), 0).unwrap();
+            let alone = flat(&attention(&own, &Forest::new(&[sequence.as_slice()]), layout).unwrap());
+            let width = layout.query_width();
+            for (row, alone) in ids.iter().zip(alone.chunks_exact(width)) {
+                assert_eq!(&together[*row as usize * width..][..width], alone);
+            }
         }
     }
 }

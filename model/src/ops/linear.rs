@@ -1,108 +1,55 @@
-//! Projections: rows times a weight of shape `(in, out)`.
+//! Projections: rows times a weight.
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use candle_core::{Result, Tensor};
+use envace_kernels::{Left, Right, Sizes, product};
 
-use super::{elements, from_rows, is_fused, output, sum_over_blocks, with_elements};
-use crate::kernels::{Left, Panels, Right, Sizes, add_rows, product};
+use super::{from_fill, is_fused, with_elements};
 
 /// Multiplies `(rows, in)` with a weight of `(in, out)`. A row's result does not depend on the other rows.
 pub(crate) fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    if is_fused(x) { x.apply_op2(weight, Linear) } else { x.matmul(weight) }
+    if !is_fused(x) {
+        return x.matmul(weight);
+    }
+    let width = weight.dim(1)?;
+    fused(x, weight, width, |values| Right::Rows { values, stride: width })
+}
+
+/// Multiplies `(rows, in)` with the transpose of a weight of `(out, in)`.
+pub(crate) fn linear_transposed(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    if !is_fused(x) {
+        return x.matmul(&weight.t()?);
+    }
+    fused(x, weight, weight.dim(0)?, |values| Right::Transposed { values })
+}
+
+fn fused(x: &Tensor, weight: &Tensor, width: usize, right: impl Fn(&[f32]) -> Right<'_>) -> Result<Tensor> {
+    let (n_rows, depth) = x.dims2()?;
+    if weight.elem_count() != depth * width {
+        candle_core::bail!("rows of {depth} do not fit a weight of {:?}", weight.shape());
+    }
+    with_elements(x, |rows| {
+        with_elements(weight, |weight| {
+            from_fill(n_rows, width, x, |out| {
+                product(Left::rows(rows, depth), right(weight), Sizes { n_rows, depth, width }, false, out);
+            })
+        })
+    })
 }
 
 /// Adds a vector to each row.
 pub(crate) fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    if is_fused(x) { x.apply_op2(bias, AddBias) } else { x.broadcast_add(bias) }
-}
-
-struct Linear;
-
-impl CustomOp2 for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
+    if !is_fused(x) {
+        return x.broadcast_add(bias);
     }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (n_rows, depth) = x_layout.shape().dims2()?;
-        let (_, width) = weight_layout.shape().dims2()?;
-        let (x, weight) = (elements(x, x_layout)?, elements(weight, weight_layout)?);
-        let mut out = vec![0.0; n_rows * width];
-        let right = Right::Rows { values: weight, stride: width };
-        product(Left::rows(x, depth), right, Sizes { n_rows, depth, width }, false, &mut out);
-        Ok(output(out, (n_rows, width)))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _res: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (n_rows, depth) = x.dims2()?;
-        let width = weight.dim(1)?;
-        with_elements(gradient, |gradient| {
-            let mut x_gradient = vec![0.0; n_rows * depth];
-            with_elements(weight, |weight| {
-                let panels = Panels::from_transposed(weight, width, depth);
-                let sizes = Sizes { n_rows, depth: width, width: depth };
-                product(Left::rows(gradient, width), panels.right(), sizes, false, &mut x_gradient);
-                Ok(())
-            })?;
-            let mut weight_gradient = vec![0.0; depth * width];
-            with_elements(x, |x| {
-                let right = Right::Rows { values: gradient, stride: width };
-                let sizes = Sizes { n_rows: depth, depth: n_rows, width };
-                product(Left::transposed(x, depth), right, sizes, false, &mut weight_gradient);
-                Ok(())
-            })?;
-            Ok((Some(from_rows(x_gradient, x)?), Some(from_rows(weight_gradient, weight)?)))
+    let (n_rows, width) = x.dims2()?;
+    with_elements(x, |rows| {
+        with_elements(bias, |bias| {
+            from_fill(n_rows, width, x, |out| {
+                out.copy_from_slice(rows);
+                envace_kernels::add_bias(out, bias);
+            })
         })
-    }
-}
-
-struct AddBias;
-
-impl CustomOp2 for AddBias {
-    fn name(&self) -> &'static str {
-        "add_bias"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let mut out = elements(x, x_layout)?.to_vec();
-        add_rows(&mut out, elements(bias, bias_layout)?);
-        Ok(output(out, x_layout.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        _x: &Tensor,
-        bias: &Tensor,
-        _res: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let width = bias.elem_count();
-        let bias_gradient = with_elements(gradient, |gradient| {
-            // The copy only gives the blocks their bounds; it is the size of one activation.
-            let mut rows = gradient.to_vec();
-            Ok(sum_over_blocks(&mut rows, width, width, |_, rows, sum| {
-                rows.chunks_exact(width).for_each(|row| add_rows(sum, row));
-            }))
-        })?;
-        Ok((Some(gradient.clone()), Some(from_rows(bias_gradient, bias)?)))
-    }
+    })
 }
 
 #[cfg(test)]
@@ -113,6 +60,20 @@ mod tests {
     #[test]
     fn fused_equals_composed() {
         let inputs = [random((130, 40), 1), random((40, 33), 2), random(33, 3)];
-        assert_same_gradients(&inputs, |t| add_bias(&linear(&t[0], &t[1])?, &t[2]));
+        assert_same_gradients(
+            &inputs,
+            |t| add_bias(&linear(&t[0], &t[1])?, &t[2]),
+            |inputs, gradient| {
+                let (mut x, mut weight, mut bias) = (vec![0.0; 130 * 40], vec![0.0; 40 * 33], vec![0.0; 33]);
+                let right = Right::Transposed { values: &inputs[1] };
+                let sizes = Sizes { n_rows: 130, depth: 33, width: 40 };
+                product(Left::rows(gradient, 33), right, sizes, false, &mut x);
+                let right = Right::Rows { values: gradient, stride: 33 };
+                let sizes = Sizes { n_rows: 40, depth: 130, width: 33 };
+                product(Left::transposed(&inputs[0], 40), right, sizes, true, &mut weight);
+                envace_kernels::add_row_sum(gradient, &mut bias);
+                vec![x, weight, bias]
+            },
+        );
     }
 }

@@ -1,8 +1,9 @@
-//! Differentiable operations on tensors.
+//! Operations on tensors whose rows are tokens, `(rows, width)` unless said otherwise.
 //!
-//! Each has two forms with the same value and gradient: a fused one with a hand-written backward pass, used for
-//! `f32` on the CPU, and one composed of the tensor library's operations, for every other device and number format.
-//! Rows are tokens throughout: a tensor is `(rows, width)` unless said otherwise.
+//! Each has two forms with the same value: a fused one for `f32` on the CPU, and one composed of the tensor library's
+//! operations for every other device and number format. The composed form has the library's gradient. The fused one has
+//! none: what trains on the CPU calls the kernels and their hand-written backward passes itself; the tests here compare
+//! these with the composed form's gradient.
 
 mod attention;
 mod head_norm;
@@ -13,23 +14,21 @@ mod rope;
 mod silu_gate;
 mod token_logprobs;
 
-use candle_core::{CpuStorage, DType, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, bail};
 
-pub(crate) use attention::{Segments, attention};
+pub(crate) use attention::attention;
 pub(crate) use head_norm::head_norm;
-pub(crate) use linear::{add_bias, linear};
+pub(crate) use linear::{add_bias, linear, linear_transposed};
 pub(crate) use pull_back::pull_back;
 pub(crate) use rms_norm::rms_norm;
 pub(crate) use rope::{RopeAngles, rope};
 pub(crate) use silu_gate::silu_gate;
-pub(crate) use token_logprobs::{Targets, token_logprobs};
-
-/// Rows that one task handles in row-wise operations. Sums over rows are taken by such blocks, in order, so the
-/// number is part of the result's bits and does not depend on the threads.
-const BLOCK_ROWS: usize = 64;
+pub(crate) use token_logprobs::{
+    Targets, backward as token_logprobs_backward, forward as token_logprobs_forward, token_logprobs,
+};
 
 /// Whether the fused form applies.
-fn is_fused(x: &Tensor) -> bool {
+pub(crate) fn is_fused(x: &Tensor) -> bool {
     x.device().is_cpu() && x.dtype() == DType::F32
 }
 
@@ -57,40 +56,11 @@ pub(crate) fn with_elements<T>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result
     }
 }
 
-/// A CPU tensor that owns `values`.
-fn from_rows(values: Vec<f32>, like: &Tensor) -> Result<Tensor> {
-    Tensor::from_vec(values, like.shape(), like.device())
-}
-
-fn output(values: Vec<f32>, shape: impl Into<Shape>) -> (CpuStorage, Shape) {
-    (CpuStorage::F32(values), shape.into())
-}
-
-/// Runs `block` for each block of rows of `inputs` and `out`, in parallel, and adds up the vectors it fills, in
-/// the order of the blocks.
-fn sum_over_blocks(
-    out: &mut [f32],
-    out_width: usize,
-    sum_width: usize,
-    block: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
-) -> Vec<f32> {
-    use rayon::prelude::*;
-    let partial: Vec<Vec<f32>> = out
-        .par_chunks_mut((BLOCK_ROWS * out_width).max(1))
-        .enumerate()
-        .map(|(i, out)| {
-            let mut sum = vec![0.0; sum_width];
-            block(i * BLOCK_ROWS, out, &mut sum);
-            sum
-        })
-        .collect();
-    let mut total = vec![0.0; sum_width];
-    for sum in partial {
-        for (total, value) in total.iter_mut().zip(sum) {
-            *total += value;
-        }
-    }
-    total
+/// A CPU tensor of `width` columns that `fill` writes; it starts as zeros.
+fn from_fill(n_rows: usize, width: usize, x: &Tensor, fill: impl FnOnce(&mut [f32])) -> Result<Tensor> {
+    let mut out = vec![0.0; n_rows * width];
+    fill(&mut out);
+    Tensor::from_vec(out, (n_rows, width), x.device())
 }
 
 #[cfg(test)]

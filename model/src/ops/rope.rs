@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, D, Layout, Result, Shape, Tensor};
-use rayon::prelude::*;
+use candle_core::{D, Result, Tensor};
+use envace_kernels::HeadLayout;
 
-use super::{BLOCK_ROWS, elements, from_rows, is_fused, output, with_elements};
-use crate::kernels::{HeadLayout, rotate_rows};
+use super::{from_fill, is_fused, with_elements};
 
 /// Cosine and sine of each row's angles, `head_dim / 2` a row.
 #[derive(Clone)]
@@ -22,10 +21,9 @@ impl RopeAngles {
         Self { cos: cos.into(), sin: sin.into(), half }
     }
 
-    /// The angles of some consecutive rows.
-    fn rows(&self, first: usize, n_rows: usize) -> (&[f32], &[f32]) {
-        let range = first * self.half..(first + n_rows) * self.half;
-        (&self.cos[range.clone()], &self.sin[range])
+    /// Turns `[queries | keys | values]` rows in place; a `direction` of -1 turns back, which is also the gradient.
+    pub(crate) fn turn(&self, rows: &mut [f32], layout: HeadLayout, direction: f32) {
+        envace_kernels::rotate(rows, &self.cos, &self.sin, layout, direction);
     }
 }
 
@@ -35,7 +33,13 @@ impl RopeAngles {
 /// <https://arxiv.org/abs/2104.09864>, with the halves of a head paired as in the Hugging Face checkpoints.
 pub(crate) fn rope(qkv: &Tensor, angles: &RopeAngles, layout: HeadLayout) -> Result<Tensor> {
     if is_fused(qkv) {
-        return qkv.apply_op1(Rope { angles: angles.clone(), layout });
+        let n_rows = qkv.dim(0)?;
+        return with_elements(qkv, |rows| {
+            from_fill(n_rows, layout.row_width(), qkv, |out| {
+                out.copy_from_slice(rows);
+                angles.turn(out, layout, 1.0);
+            })
+        });
     }
     let (n_rows, half) = (qkv.dim(0)?, angles.half);
     let n_turned = layout.n_heads + layout.n_kv_heads;
@@ -51,40 +55,6 @@ pub(crate) fn rope(qkv: &Tensor, angles: &RopeAngles, layout: HeadLayout) -> Res
     Tensor::cat(&[heads, qkv.narrow(1, turned, layout.row_width() - turned)?], 1)
 }
 
-struct Rope {
-    angles: RopeAngles,
-    layout: HeadLayout,
-}
-
-impl Rope {
-    fn turned(&self, rows: &[f32], direction: f32) -> Vec<f32> {
-        let HeadLayout { n_heads, n_kv_heads, head_dim } = self.layout;
-        let width = self.layout.row_width();
-        let mut out = rows.to_vec();
-        out.par_chunks_mut(BLOCK_ROWS * width).enumerate().for_each(|(block, rows)| {
-            let angles = self.angles.rows(block * BLOCK_ROWS, rows.len() / width);
-            rotate_rows(rows, width, head_dim, n_heads + n_kv_heads, angles, direction);
-        });
-        out
-    }
-}
-
-impl CustomOp1 for Rope {
-    fn name(&self) -> &'static str {
-        "rope"
-    }
-
-    fn cpu_fwd(&self, qkv: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        Ok(output(self.turned(elements(qkv, layout)?, 1.0), layout.shape().clone()))
-    }
-
-    fn bwd(&self, qkv: &Tensor, _res: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
-        // A rotation's transpose turns back.
-        let turned = with_elements(gradient, |gradient| Ok(self.turned(gradient, -1.0)))?;
-        from_rows(turned, qkv).map(Some)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::{assert_same_gradients, random};
@@ -96,6 +66,14 @@ mod tests {
         let angles: Vec<f32> = (0..70 * 2).map(|i| i as f32 * 0.1).collect();
         let (cos, sin) = (angles.iter().map(|a| a.cos()).collect(), angles.iter().map(|a| a.sin()).collect());
         let angles = RopeAngles::new(cos, sin, 2);
-        assert_same_gradients(&[random((70, layout.row_width()), 1)], |t| rope(&t[0], &angles, layout));
+        assert_same_gradients(
+            &[random((70, layout.row_width()), 1)],
+            |t| rope(&t[0], &angles, layout),
+            |_, gradient| {
+                let mut out = gradient.to_vec();
+                angles.turn(&mut out, layout, -1.0);
+                vec![out]
+            },
+        );
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp2, D, Layout, Result, Shape, Tensor};
+use candle_core::{D, Result, Tensor};
 use rayon::prelude::*;
 
-use super::{elements, from_rows, is_fused, output, with_elements};
-use crate::kernels::{Left, LogSoftmax, Panels, Right, Sizes, product};
+use super::{is_fused, with_elements};
+use envace_kernels::{Left, LogSoftmax, Right, Sizes, product};
 
 /// Which token each row predicts, at which temperature, and how many rows' logits may exist at a time.
 #[derive(Debug, Clone)]
@@ -18,15 +18,17 @@ pub(crate) struct Targets {
 
 /// Returns `(rows, 2)`: the logprob of each row's token and the entropy of its distribution, both in nats.
 ///
-/// `hidden` is `(rows, hidden)`, `weight` the vocabulary projection `(hidden, vocabulary)`. Both columns are
-/// differentiable. The backward pass computes the logits again, chunk by chunk. Sums over rows are taken in row
-/// order, whatever the chunks.
+/// `hidden` is `(rows, hidden)`, `weight` the vocabulary projection `(vocabulary, hidden)`.
 pub(crate) fn token_logprobs(hidden: &Tensor, weight: &Tensor, targets: &Targets) -> Result<Tensor> {
-    if is_fused(hidden) {
-        hidden.apply_op2(weight, TokenLogprobs { targets: targets.clone() })
-    } else {
-        composed(hidden, weight, targets)
+    if !is_fused(hidden) {
+        return composed(hidden, weight, targets);
     }
+    with_elements(hidden, |rows| {
+        with_elements(weight, |weight| {
+            let (values, _) = forward(rows, weight, hidden.dim(1)?, targets);
+            Tensor::from_vec(values, (hidden.dim(0)?, 2), hidden.device())
+        })
+    })
 }
 
 fn composed(hidden: &Tensor, weight: &Tensor, targets: &Targets) -> Result<Tensor> {
@@ -40,7 +42,7 @@ fn composed(hidden: &Tensor, weight: &Tensor, targets: &Targets) -> Result<Tenso
             .collect();
         let inverse = Tensor::from_vec(inverse, (n, 1), hidden.device())?.to_dtype(hidden.dtype())?;
         let ids = Tensor::from_slice(&targets.token_ids[first..first + n], (n, 1), hidden.device())?;
-        let logits = hidden.narrow(0, first, n)?.matmul(weight)?;
+        let logits = hidden.narrow(0, first, n)?.matmul(&weight.t()?)?;
         let logits =
             logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?.broadcast_mul(&inverse)?;
         let log_sum = logits.exp()?.sum_keepdim(D::Minus1)?.log()?;
@@ -51,99 +53,102 @@ fn composed(hidden: &Tensor, weight: &Tensor, targets: &Targets) -> Result<Tenso
     Tensor::cat(&chunks, 0)
 }
 
-struct TokenLogprobs {
-    targets: Targets,
+/// Logits up to this many are kept for the backward pass.
+const MOST_KEPT: usize = 1 << 25;
+
+/// The logits of all rows between forward and backward pass, where they are few enough; else nothing.
+#[derive(Debug, Default)]
+pub(crate) struct KeptLogits(Vec<f32>);
+
+/// As [`token_logprobs`], on slices: rows of `depth` hidden elements, and a weight row of as many for each token.
+pub(crate) fn forward(
+    hidden: &[f32],
+    weight: &[f32],
+    depth: usize,
+    targets: &Targets,
+) -> (Vec<f32>, KeptLogits) {
+    let width = weight.len() / depth;
+    let Targets { token_ids, temperatures, .. } = targets;
+    let mut out = vec![0.0; token_ids.len() * 2];
+    let mut kept = KeptLogits::default();
+    kept.each_chunk(hidden, weight, depth, targets, |first, logits| {
+        let rows = logits.par_chunks_exact(width).zip(out[first * 2..].par_chunks_exact_mut(2));
+        rows.enumerate().for_each(|(i, (logits, out))| {
+            let row = LogSoftmax::new(logits, temperatures[first + i]);
+            out[0] = row.logprob(logits[token_ids[first + i] as usize]);
+            out[1] = row.entropy(logits);
+        });
+    });
+    if token_ids.len() * width > MOST_KEPT {
+        kept = KeptLogits::default();
+    }
+    (out, kept)
 }
 
-impl TokenLogprobs {
-    /// Calls `f` with the first row and the logits of each chunk, in order.
-    fn each_chunk(&self, hidden: &[f32], weight: &[f32], sizes: Sizes, mut f: impl FnMut(usize, &mut [f32])) {
-        let Sizes { n_rows, depth, width } = sizes;
-        let chunk_rows = self.targets.chunk_rows.max(1);
-        let panels = Panels::from_rows(weight, depth, width);
-        let mut logits = vec![0.0; chunk_rows.min(n_rows) * width];
+/// Given the gradient of [`forward`]'s rows, writes that of the hidden rows and adds that of the weight.
+///
+/// Logits that were not kept are computed again, chunk by chunk. Sums over rows are taken in row order, whatever the
+/// chunks.
+pub(crate) fn backward(
+    hidden: &[f32],
+    weight: &[f32],
+    targets: &Targets,
+    mut kept: KeptLogits,
+    gradient: &[f32],
+    hidden_gradient: &mut [f32],
+    weight_gradient: &mut [f32],
+) {
+    let Targets { token_ids, temperatures, .. } = targets;
+    let n_rows = token_ids.len();
+    if n_rows == 0 {
+        return;
+    }
+    let depth = hidden.len() / n_rows;
+    let width = weight.len() / depth;
+    kept.each_chunk(hidden, weight, depth, targets, |first, logits| {
+        logits.par_chunks_exact_mut(width).enumerate().for_each(|(i, logits)| {
+            let (row, target) = (first + i, token_ids[first + i] as usize);
+            let softmax = LogSoftmax::new(logits, temperatures[row]);
+            softmax.backward(logits, target, gradient[row * 2], gradient[row * 2 + 1]);
+        });
+        let n_rows = logits.len() / width;
+        let out = &mut hidden_gradient[first * depth..][..n_rows * depth];
+        let right = Right::Rows { values: weight, stride: depth };
+        product(Left::rows(logits, width), right, Sizes { n_rows, depth: width, width: depth }, false, out);
+        let right = Right::Rows { values: &hidden[first * depth..], stride: depth };
+        let sizes = Sizes { n_rows: width, depth: n_rows, width: depth };
+        product(Left::transposed(logits, width), right, sizes, true, weight_gradient);
+    });
+}
+
+impl KeptLogits {
+    /// Calls `f` with the first row and the logits of each chunk, in order; logits that are there are one chunk.
+    fn each_chunk(
+        &mut self,
+        hidden: &[f32],
+        weight: &[f32],
+        depth: usize,
+        targets: &Targets,
+        mut f: impl FnMut(usize, &mut [f32]),
+    ) {
+        let (n_rows, width) = (targets.token_ids.len(), weight.len() / depth);
+        if n_rows == 0 {
+            return;
+        }
+        if self.0.len() == n_rows * width {
+            return f(0, &mut self.0);
+        }
+        let is_small = n_rows * width <= MOST_KEPT;
+        let chunk_rows = if is_small { n_rows } else { targets.chunk_rows.clamp(1, n_rows) };
+        self.0.resize(chunk_rows * width, 0.0);
         for first in (0..n_rows).step_by(chunk_rows) {
             let n_rows = chunk_rows.min(n_rows - first);
-            let logits = &mut logits[..n_rows * width];
+            let logits = &mut self.0[..n_rows * width];
             let left = Left::rows(&hidden[first * depth..], depth);
-            product(left, panels.right(), Sizes { n_rows, depth, width }, false, logits);
+            let right = Right::Transposed { values: weight };
+            product(left, right, Sizes { n_rows, depth, width }, false, logits);
             f(first, logits);
         }
-    }
-}
-
-impl CustomOp2 for TokenLogprobs {
-    fn name(&self) -> &'static str {
-        "token_logprobs"
-    }
-
-    fn cpu_fwd(
-        &self,
-        hidden: &CpuStorage,
-        hidden_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (n_rows, depth) = hidden_layout.shape().dims2()?;
-        let width = weight_layout.shape().dims2()?.1;
-        let (hidden, weight) = (elements(hidden, hidden_layout)?, elements(weight, weight_layout)?);
-        let Targets { token_ids, temperatures, .. } = &self.targets;
-        let mut out = vec![0.0; n_rows * 2];
-        self.each_chunk(hidden, weight, Sizes { n_rows, depth, width }, |first, logits| {
-            let rows = logits.par_chunks_exact(width).zip(out[first * 2..].par_chunks_exact_mut(2));
-            rows.enumerate().for_each(|(i, (logits, out))| {
-                let row = LogSoftmax::new(logits, temperatures[first + i]);
-                out[0] = row.logprob(logits[token_ids[first + i] as usize]);
-                out[1] = row.entropy(logits);
-            });
-        });
-        Ok(output(out, (n_rows, 2)))
-    }
-
-    fn bwd(
-        &self,
-        hidden: &Tensor,
-        weight: &Tensor,
-        _res: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (n_rows, depth) = hidden.dims2()?;
-        let width = weight.dim(1)?;
-        let Targets { token_ids, temperatures, .. } = &self.targets;
-        let gradient = gradient.contiguous()?.flatten_all()?.to_vec1::<f32>()?;
-        let mut hidden_gradient = vec![0.0; n_rows * depth];
-        let mut weight_gradient = vec![0.0; depth * width];
-        with_elements(hidden, |hidden| {
-            with_elements(weight, |weight| {
-                let transposed = Panels::from_transposed(weight, width, depth);
-                self.each_chunk(hidden, weight, Sizes { n_rows, depth, width }, |first, logits| {
-                    logits.par_chunks_exact_mut(width).enumerate().for_each(|(i, logits)| {
-                        let (row, target) = (first + i, token_ids[first + i] as usize);
-                        LogSoftmax::new(logits, temperatures[row]).backward(
-                            logits,
-                            target,
-                            gradient[row * 2],
-                            gradient[row * 2 + 1],
-                        );
-                    });
-                    let n_rows = logits.len() / width;
-                    let out = &mut hidden_gradient[first * depth..][..n_rows * depth];
-                    let sizes = Sizes { n_rows, depth: width, width: depth };
-                    product(Left::rows(logits, width), transposed.right(), sizes, false, out);
-                    let left = Left::transposed(&hidden[first * depth..], depth);
-                    let sizes = Sizes { n_rows: depth, depth: n_rows, width };
-                    product(
-                        left,
-                        Right::Rows { values: logits, stride: width },
-                        sizes,
-                        true,
-                        &mut weight_gradient,
-                    );
-                });
-                Ok(())
-            })
-        })?;
-        Ok((Some(from_rows(hidden_gradient, hidden)?), Some(from_rows(weight_gradient, weight)?)))
     }
 }
 
@@ -162,17 +167,24 @@ mod tests {
 
     #[test]
     fn fused_equals_composed() {
-        let inputs = [random((90, 24), 1), random((24, 53), 2)];
-        assert_same_gradients(&inputs, |t| token_logprobs(&t[0], &t[1], &targets(32)));
-    }
-
-    #[test]
-    fn chunks_do_not_change_a_bit() {
-        let (hidden, weight) = (random((90, 24), 1), random((24, 53), 2));
-        let run = |chunk_rows| {
-            let tensor = token_logprobs(&hidden, &weight, &targets(chunk_rows)).unwrap();
-            tensor.to_vec2::<f32>().unwrap()
-        };
-        assert_eq!(run(7), run(90));
+        let inputs = [random((90, 24), 1), random((53, 24), 2)];
+        for is_kept in [true, false] {
+            assert_same_gradients(
+                &inputs,
+                |t| token_logprobs(&t[0], &t[1], &targets(32)),
+                |inputs, gradient| {
+                    let targets = targets(32);
+                    let (_, mut kept) = forward(&inputs[0], &inputs[1], 24, &targets);
+                    assert_eq!(kept.0.len(), 90 * 53);
+                    if !is_kept {
+                        kept = KeptLogits::default();
+                    }
+                    let (mut hidden, mut weight) = (vec![0.0; 90 * 24], vec![0.0; 53 * 24]);
+                    let (rows, head) = (&inputs[0], &inputs[1]);
+                    backward(rows, head, &targets, kept, gradient, &mut hidden, &mut weight);
+                    vec![hidden, weight]
+                },
+            );
+        }
     }
 }

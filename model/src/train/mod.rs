@@ -1,6 +1,7 @@
 //! Training: gradients of weighted logprobs, the optimizer, and what is saved of both.
 
-mod backward;
+mod composed;
+mod fused;
 mod optimizer;
 mod packing;
 mod save;
@@ -9,5 +10,5 @@ mod trained;
 mod trainer;
 
 pub use optimizer::{AdamW, ApplyReport};
-pub use packing::{PolicyLogprobs, TrainSequence};
+pub use packing::{PolicyLogprobs, TrainSequence, micro_batches};
 pub use trainer::{Trainer, TrainerOptions};

@@ -1,8 +1,7 @@
 //! AdamW on the master values.
 
-use super::trained::Trained;
-use crate::error::ModelError;
-use crate::kernels::{AdamWStep, adamw_step};
+use super::trained::{Parameters, Trained};
+use envace_kernels::{AdamWStep, adamw_step};
 
 /// Settings of AdamW.
 ///
@@ -38,21 +37,21 @@ pub struct ApplyReport {
 }
 
 /// Norm over all parameters, in their order.
-pub(super) fn gradient_norm(parameters: &[Trained]) -> f64 {
+pub(super) fn gradient_norm(parameters: &Parameters) -> f64 {
     parameters.iter().map(Trained::gradient_square).sum::<f64>().sqrt()
 }
 
 /// Makes step number `step`, counted from 1, with the gradient scaled by `gradient_scale`.
 pub(super) fn step(
-    parameters: &mut [Trained],
+    parameters: &mut Parameters,
     settings: AdamW,
     step: u64,
     learning_rate: f64,
     gradient_scale: f64,
-) -> Result<(), ModelError> {
+) {
     let AdamW { beta1, beta2, eps, weight_decay } = settings;
     let correction = |beta: f64| 1.0 - beta.powf(step as f64);
-    for trained in parameters {
+    for trained in parameters.iter_mut() {
         let decay = if trained.parameter.is_matrix() { weight_decay } else { 0.0 };
         let arguments = AdamWStep {
             beta1: beta1 as f32,
@@ -65,7 +64,6 @@ pub(super) fn step(
         };
         trained
             .update(|master, gradient, first, second| adamw_step(arguments, master, gradient, first, second));
-        trained.publish()?;
+        trained.publish();
     }
-    Ok(())
 }

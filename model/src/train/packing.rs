@@ -1,8 +1,12 @@
 //! Sequences to train on, and how they lie one after the other in the rows of one forward pass.
 
+use std::collections::BTreeMap;
+
+use envace_kernels::Forest;
+
 use crate::config::ModelConfig;
 use crate::error::ModelError;
-use crate::ops::{RopeAngles, Segments, Targets};
+use crate::ops::{RopeAngles, Targets};
 use crate::transformer::RopeTable;
 
 /// A sequence and the positions whose tokens it is trained to predict.
@@ -25,16 +29,63 @@ pub struct PolicyLogprobs {
     pub entropies: Vec<f32>,
 }
 
-/// The rows of one forward pass: the sequences that have a trained position, without padding.
+/// Cuts sequences into micro-batches that each compute at most `budget` tokens, a shared prefix counted once; a sequence
+/// beyond the budget goes alone. Returns indices of `sequences`.
+///
+/// Sequences are taken in the order of their tokens, so that those which share the most are together; where equal
+/// prefixes fall into different micro-batches, each computes them. The order of the input has no influence but for
+/// equal sequences.
+pub fn micro_batches(sequences: &[TrainSequence], budget: usize) -> Vec<Vec<usize>> {
+    let mut batches: Vec<Vec<usize>> = Vec::new();
+    let mut n_tokens = 0;
+    let mut last: &[u32] = &[];
+    for index in in_order(sequences) {
+        let computed = sequences[index].computed();
+        let n_shared = common_prefix(last, computed);
+        match batches.last_mut() {
+            Some(batch) if n_tokens + computed.len() - n_shared <= budget => {
+                batch.push(index);
+                n_tokens += computed.len() - n_shared;
+            }
+            _ => {
+                batches.push(vec![index]);
+                n_tokens = computed.len();
+            }
+        }
+        last = computed;
+    }
+    batches
+}
+
+/// Indices of the sequences in the order of the tokens they compute.
+fn in_order(sequences: &[TrainSequence]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..sequences.len()).collect();
+    order.sort_by_key(|index| sequences[*index].computed());
+    order
+}
+
+fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+impl TrainSequence {
+    /// The tokens that a trained one is predicted from.
+    fn computed(&self) -> &[u32] {
+        let n = self.trained.last().map_or(0, |last| *last as usize);
+        self.token_ids.get(..n).unwrap_or(&self.token_ids)
+    }
+}
+
+/// The rows of one forward pass: each distinct prefix of the sequences is one.
 pub(super) struct Packed {
     pub(super) tokens: Vec<u32>,
-    pub(super) segments: Segments,
+    pub(super) forest: Forest,
     pub(super) angles: RopeAngles,
-    /// Rows whose hidden state predicts a trained token, ascending.
+    /// The row whose hidden state predicts each target.
     pub(super) predicting: Vec<u32>,
     pub(super) targets: Targets,
-    /// Trained positions of each sequence, those without any included.
-    counts: Vec<usize>,
+    /// The target of each trained position, by sequence.
+    places: Vec<Vec<usize>>,
 }
 
 impl Packed {
@@ -45,19 +96,29 @@ impl Packed {
         rope: &RopeTable,
         chunk_rows: usize,
     ) -> Result<Self, ModelError> {
-        let (mut tokens, mut lengths, mut predicting) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut token_ids, mut temperatures) = (Vec::new(), Vec::new());
         for (index, sequence) in sequences.iter().enumerate() {
             check(index, sequence, config)?;
-            let Some(&last) = sequence.trained.last() else { continue };
-            let start = tokens.len() as u32;
-            let length = last as usize;
-            tokens.extend_from_slice(&sequence.token_ids[..length]);
-            lengths.push(length);
-            for &position in &sequence.trained {
-                predicting.push(start + position - 1);
-                token_ids.push(sequence.token_ids[position as usize]);
-                temperatures.push(sequence.temperature);
+        }
+        let order = in_order(sequences);
+        let computed: Vec<&[u32]> = order.iter().map(|index| sequences[*index].computed()).collect();
+        let forest = Forest::new(&computed);
+        let mut tokens = Vec::with_capacity(forest.n_rows());
+        let (mut predicting, mut token_ids, mut temperatures) = (Vec::new(), Vec::new(), Vec::new());
+        let mut known = BTreeMap::new();
+        let mut places = vec![Vec::new(); sequences.len()];
+        for ((&index, computed), run) in order.iter().zip(computed).zip(forest.runs()) {
+            let TrainSequence { token_ids: own, trained, temperature } = &sequences[index];
+            tokens.extend_from_slice(&computed[run.own.position..]);
+            for &position in trained {
+                let (row, token) = (run.row(position as usize - 1) as u32, own[position as usize]);
+                // Sequences that share both the row and the token predict the same.
+                let place = *known.entry((row, token, temperature.to_bits())).or_insert_with(|| {
+                    predicting.push(row);
+                    token_ids.push(token);
+                    temperatures.push(*temperature);
+                    predicting.len() - 1
+                });
+                places[index].push(place);
             }
         }
         let targets = Targets {
@@ -65,49 +126,40 @@ impl Packed {
             temperatures: temperatures.into(),
             chunk_rows: chunk_rows.max(1),
         };
-        Ok(Self {
-            angles: rope.angles(lengths.iter().flat_map(|length| 0..*length)),
-            segments: Segments::from_lengths(lengths),
-            tokens,
-            predicting,
-            targets,
-            counts: sequences.iter().map(|sequence| sequence.trained.len()).collect(),
-        })
+        let angles = rope.angles(forest.positions());
+        Ok(Self { angles, forest, tokens, predicting, targets, places })
     }
 
-    /// Cuts rows of `[logprob, entropy]` into those of each sequence.
+    /// Takes the logprob and entropy of each sequence's trained positions from those of the targets.
     pub(super) fn split(&self, rows: &[f32]) -> Vec<PolicyLogprobs> {
-        let mut rest = rows;
-        self.counts
-            .iter()
-            .map(|count| {
-                let (own, after) = rest.split_at(2 * count);
-                rest = after;
-                PolicyLogprobs {
-                    logprobs: own.iter().step_by(2).copied().collect(),
-                    entropies: own.iter().skip(1).step_by(2).copied().collect(),
-                }
-            })
-            .collect()
+        let column =
+            |places: &[usize], column: usize| places.iter().map(|place| rows[2 * place + column]).collect();
+        let of_sequence = |places: &Vec<usize>| PolicyLogprobs {
+            logprobs: column(places, 0),
+            entropies: column(places, 1),
+        };
+        self.places.iter().map(of_sequence).collect()
     }
 
-    /// Joins the coefficients of all sequences, checking that there is one for each trained position.
+    /// Adds up the coefficients of each target, checking that there is one for each trained position.
     pub(super) fn join(&self, coefficients: &[Vec<f32>]) -> Result<Vec<f32>, ModelError> {
-        if coefficients.len() != self.counts.len() {
-            let (n, found) = (self.counts.len(), coefficients.len());
+        if coefficients.len() != self.places.len() {
+            let (n, found) = (self.places.len(), coefficients.len());
             return Err(ModelError::invalid(format!(
                 "{n} sequences need as many coefficient lists, got: {found}"
             )));
         }
-        for (index, (own, count)) in coefficients.iter().zip(&self.counts).enumerate() {
-            if own.len() != *count {
-                let found = own.len();
+        let mut sums = vec![0.0; self.predicting.len()];
+        for (index, (own, places)) in coefficients.iter().zip(&self.places).enumerate() {
+            if own.len() != places.len() {
+                let (count, found) = (places.len(), own.len());
                 return Err(ModelError::invalid(format!(
                     "sequence {index} has {count} trained positions, coefficients given: {found}"
                 )));
             }
+            own.iter().zip(places).for_each(|(value, place)| sums[*place] += value);
         }
-        Ok(coefficients.concat())
+        Ok(sums)
     }
 }
 

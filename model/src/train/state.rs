@@ -53,7 +53,7 @@ impl Trainer {
             key: STEP.into(),
             problem: "is missing in the metadata or not a number".into(),
         })?;
-        for trained in &mut self.parameters {
+        for trained in self.parameters.iter_mut() {
             let master = trained.parameter.read(&files, MASTER)?;
             let is_same =
                 |(master, weight): (&f32, &f32)| trained.dtype.round(*master).to_bits() == weight.to_bits();

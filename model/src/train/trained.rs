@@ -1,84 +1,48 @@
-//! A parameter under training.
+//! Parameters under training.
 
-use candle_core::{Device, Tensor, Var};
+use std::collections::BTreeMap;
+
+use envace_kernels::sum_of_squares;
 use rayon::prelude::*;
 
-use crate::error::{ComputeContext, ModelError};
-use crate::kernels::{add_to, sum_of_squares};
-use crate::ops::with_elements;
-use crate::weights::{LoadedParameter, Parameter, StoredDtype};
+use crate::weights::{Kind, LoadedParameter, Parameter, StoredDtype};
 
 /// Elements that one task handles; sums are taken by such blocks, in order.
 const BLOCK: usize = 1 << 14;
 
-/// Master values, gradient and moments of one parameter, and the tensor that the forward pass reads.
+/// Master values, gradient and moments of one parameter.
 pub(super) struct Trained {
     pub(super) parameter: Parameter,
-    /// The format of the checkpoint; the tensor holds the master values rounded to it.
+    /// The format of the checkpoint.
     pub(super) dtype: StoredDtype,
     pub(super) master: Vec<f32>,
+    /// The master values rounded to the checkpoint's format; empty where that is `f32`.
+    rounded: Vec<f32>,
     pub(super) gradient: Vec<f32>,
     pub(super) first_moment: Vec<f32>,
     pub(super) second_moment: Vec<f32>,
-    pub(super) var: Var,
 }
 
 impl Trained {
     /// Starts from loaded values, with moments of zero.
-    pub(super) fn new(loaded: LoadedParameter, device: &Device) -> Result<Self, ModelError> {
+    pub(super) fn new(loaded: LoadedParameter) -> Self {
         let LoadedParameter { parameter, dtype, values } = loaded;
-        let zeros = vec![0.0; values.len()];
-        let var =
-            Var::from_slice(&values, parameter.shape.as_slice(), device).computing("loading weights")?;
-        Ok(Self {
+        let zeros = || vec![0.0; values.len()];
+        let rounded = if dtype == StoredDtype::F32 { Vec::new() } else { values.clone() };
+        Self {
             parameter,
             dtype,
-            gradient: zeros.clone(),
-            first_moment: zeros.clone(),
-            second_moment: zeros,
+            rounded,
+            gradient: zeros(),
+            first_moment: zeros(),
+            second_moment: zeros(),
             master: values,
-            var,
-        })
+        }
     }
 
-    /// Adds a gradient from the backward pass.
-    pub(super) fn add_gradient(&mut self, gradient: &Tensor) -> Result<(), ModelError> {
-        let target = &mut self.gradient;
-        gradient
-            .to_device(&Device::Cpu)
-            .and_then(|gradient| {
-                with_elements(&gradient, |gradient| {
-                    target
-                        .par_chunks_mut(BLOCK)
-                        .zip(gradient.par_chunks(BLOCK))
-                        .for_each(|(target, gradient)| add_to(target, gradient));
-                    Ok(())
-                })
-            })
-            .computing("adding a gradient")
-    }
-
-    /// Adds the transposed gradient, of shape `(hidden, vocabulary)`, of an embedding used as output projection.
-    pub(super) fn add_transposed_gradient(&mut self, gradient: &Tensor) -> Result<(), ModelError> {
-        let (n_tokens, width) = (self.parameter.shape[0], self.parameter.shape[1]);
-        let target = &mut self.gradient;
-        gradient
-            .to_device(&Device::Cpu)
-            .and_then(|gradient| {
-                with_elements(&gradient, |gradient| {
-                    target.par_chunks_mut(width * 64).enumerate().for_each(|(block, target)| {
-                        let first = block * 64;
-                        let n = target.len() / width;
-                        for (i, row) in gradient.chunks_exact(n_tokens).enumerate() {
-                            for (j, value) in row[first..first + n].iter().enumerate() {
-                                target[j * width + i] += value;
-                            }
-                        }
-                    });
-                    Ok(())
-                })
-            })
-            .computing("adding a gradient")
+    /// What the forward pass reads: the values that the checkpoint will hold.
+    pub(super) fn weights(&self) -> &[f32] {
+        if self.rounded.is_empty() { &self.master } else { &self.rounded }
     }
 
     /// Sum of the squared gradient, by blocks in order.
@@ -93,13 +57,12 @@ impl Trained {
     }
 
     /// Rounds the master values to the checkpoint's format, for the next forward pass.
-    pub(super) fn publish(&self) -> Result<(), ModelError> {
+    pub(super) fn publish(&mut self) {
         let dtype = self.dtype;
-        let rounded: Vec<f32> =
-            self.master.par_iter().with_min_len(BLOCK).map(|value| dtype.round(*value)).collect();
-        Tensor::from_vec(rounded, self.parameter.shape.as_slice(), self.var.device())
-            .and_then(|tensor| self.var.set(&tensor))
-            .computing("publishing weights")
+        let blocks = self.rounded.par_chunks_mut(BLOCK).zip(self.master.par_chunks(BLOCK));
+        blocks.for_each(|(rounded, master)| {
+            rounded.iter_mut().zip(master).for_each(|(rounded, value)| *rounded = dtype.round(*value));
+        });
     }
 
     /// Calls `f` with blocks of master, gradient and moments, in parallel.
@@ -110,5 +73,41 @@ impl Trained {
             .zip(self.first_moment.par_chunks_mut(BLOCK))
             .zip(self.second_moment.par_chunks_mut(BLOCK))
             .for_each(|(((master, gradient), first), second)| f(master, gradient, first, second));
+    }
+}
+
+/// All parameters, in the order in which everything runs over them.
+pub(super) struct Parameters {
+    all: Vec<Trained>,
+    index: BTreeMap<Kind, usize>,
+}
+
+impl Parameters {
+    pub(super) fn new(all: Vec<Trained>) -> Self {
+        let index = all.iter().enumerate().map(|(i, trained)| (trained.parameter.kind, i)).collect();
+        Self { all, index }
+    }
+
+    pub(super) fn get(&self, kind: Kind) -> Option<&Trained> {
+        self.index.get(&kind).map(|index| &self.all[*index])
+    }
+
+    pub(super) fn get_mut(&mut self, kind: Kind) -> Option<&mut Trained> {
+        self.index.get(&kind).map(|index| &mut self.all[*index])
+    }
+
+    /// Two different parameters at once.
+    pub(super) fn pair_mut(&mut self, first: Kind, second: Kind) -> Option<(&mut Trained, &mut Trained)> {
+        let indices = [*self.index.get(&first)?, *self.index.get(&second)?];
+        let [first, second] = self.all.get_disjoint_mut(indices).ok()?;
+        Some((first, second))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Trained> {
+        self.all.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Trained> {
+        self.all.iter_mut()
     }
 }

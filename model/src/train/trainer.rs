@@ -1,17 +1,18 @@
 //! A model under training.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use candle_core::{Device, Var};
+use candle_core::Device;
 
+use super::composed::Composed;
+use super::fused::Fused;
 use super::optimizer::{self, AdamW, ApplyReport};
 use super::packing::{Packed, PolicyLogprobs, TrainSequence};
-use super::trained::Trained;
+use super::trained::{Parameters, Trained};
 use crate::config::ModelConfig;
-use crate::error::{ComputeContext, ModelError};
-use crate::transformer::{RopeTable, Weights, head_from_embedding};
-use crate::weights::{self, Kind};
+use crate::error::ModelError;
+use crate::transformer::RopeTable;
+use crate::weights;
 
 /// How a trainer computes. Only `adamw` changes what is computed; the others change memory and speed, or bits.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ pub struct TrainerOptions {
     pub recompute_layers: bool,
     /// The optimizer.
     pub adamw: AdamW,
+    /// Compute by the tensor library's operations also on the CPU, in `f64`: slow, to check the kernels against.
+    pub is_composed: bool,
     /// Rows whose logits over the whole vocabulary exist at a time.
     pub logprob_chunk_rows: usize,
 }
@@ -31,10 +34,17 @@ impl Default for TrainerOptions {
         Self {
             device: Device::Cpu,
             recompute_layers: false,
+            is_composed: false,
             adamw: AdamW::default(),
             logprob_chunk_rows: 256,
         }
     }
+}
+
+/// Who computes.
+enum Compute {
+    Fused(Fused),
+    Composed(Composed),
 }
 
 /// Weights with `f32` master values, gradients and the optimizer's moments.
@@ -46,11 +56,8 @@ pub struct Trainer {
     pub(super) options: TrainerOptions,
     /// The folder the weights came from; its tokenizer and template go into every checkpoint.
     pub(super) source: PathBuf,
-    pub(super) parameters: Vec<Trained>,
-    pub(super) index: BTreeMap<Kind, usize>,
-    pub(super) weights: Weights,
-    /// The output projection of a tied model, which follows the embedding.
-    tied_head: Option<Var>,
+    pub(super) parameters: Parameters,
+    compute: Compute,
     rope: RopeTable,
     /// Optimizer steps made so far.
     pub(super) step: u64,
@@ -64,26 +71,20 @@ impl Trainer {
     /// do not round to the folder's weights.
     pub fn load(dir: &Path, state: Option<&Path>, options: TrainerOptions) -> Result<Self, ModelError> {
         let config = ModelConfig::load(dir)?;
-        let parameters = weights::load(dir, &config)?
-            .into_iter()
-            .map(|loaded| Trained::new(loaded, &options.device))
-            .collect::<Result<Vec<_>, _>>()?;
-        let index: BTreeMap<Kind, usize> =
-            parameters.iter().enumerate().map(|(i, trained)| (trained.parameter.kind, i)).collect();
-        let tensor = |kind| index.get(&kind).map(|i| parameters[*i].var.as_tensor().clone());
-        let tied_head = match (tensor(Kind::Head), tensor(Kind::Embedding)) {
-            (None, Some(embedding)) => Some(
-                Var::from_tensor(&head_from_embedding(&embedding)?).computing("transposing the embedding")?,
-            ),
-            _ => None,
+        let mut parameters = Vec::new();
+        weights::load_each(dir, &config, |loaded| {
+            parameters.push(Trained::new(loaded));
+            Ok(())
+        })?;
+        let parameters = Parameters::new(parameters);
+        let is_composed = options.is_composed || !options.device.is_cpu();
+        let compute = match is_composed {
+            true => Compute::Composed(Composed::new(&config, &parameters, &options.device)?),
+            false => Compute::Fused(Fused::default()),
         };
-        let head = tensor(Kind::Head).or_else(|| tied_head.as_ref().map(|head| head.as_tensor().clone()));
-        let head = head.ok_or_else(|| ModelError::invalid("the model has no output projection"))?;
-        let weights = Weights::assemble(&config, head, tensor)?;
         let rope = RopeTable::new(&config);
         let source = dir.to_owned();
-        let mut trainer =
-            Self { config, options, source, parameters, index, weights, tied_head, rope, step: 0 };
+        let mut trainer = Self { config, options, source, parameters, compute, rope, step: 0 };
         if let Some(path) = state {
             trainer.load_state(path)?;
         }
@@ -110,7 +111,14 @@ impl Trainer {
     /// the model cannot take.
     pub fn logprobs(&self, sequences: &[TrainSequence]) -> Result<Vec<PolicyLogprobs>, ModelError> {
         let packed = self.pack(sequences)?;
-        Ok(packed.split(&self.forward(&packed)?))
+        if packed.predicting.is_empty() {
+            return Ok(packed.split(&[]));
+        }
+        let rows = match &self.compute {
+            Compute::Fused(fused) => fused.forward(&self.config, &self.parameters, &packed)?,
+            Compute::Composed(composed) => composed.forward(&self.config, &packed)?,
+        };
+        Ok(packed.split(&rows))
     }
 
     /// Adds the gradient of `sum(coefficient * logprob)` over the sequences to the gradient buffers.
@@ -128,7 +136,20 @@ impl Trainer {
         coefficients: &mut dyn FnMut(&[PolicyLogprobs]) -> Vec<Vec<f32>>,
     ) -> Result<(), ModelError> {
         let packed = self.pack(sequences)?;
-        self.forward_backward(&packed, &mut |rows| packed.join(&coefficients(&packed.split(&rows))))
+        let mut coefficients = |rows: Vec<f32>| packed.join(&coefficients(&packed.split(&rows)));
+        if packed.predicting.is_empty() {
+            return coefficients(Vec::new()).map(drop);
+        }
+        let Self { config, options, parameters, compute, .. } = self;
+        let recomputes = options.recompute_layers;
+        match compute {
+            Compute::Fused(fused) => {
+                fused.forward_backward(config, recomputes, parameters, &packed, &mut coefficients)
+            }
+            Compute::Composed(composed) => {
+                composed.forward_backward(config, recomputes, parameters, &packed, &mut coefficients)
+            }
+        }
     }
 
     /// Norm of the gradient added up so far, over all parameters, summed in a fixed order.
@@ -149,8 +170,10 @@ impl Trainer {
         if !is_skipped {
             let scale = max_norm.filter(|max| gradient_norm > *max).map_or(1.0, |max| max / gradient_norm);
             self.step += 1;
-            optimizer::step(&mut self.parameters, self.options.adamw, self.step, learning_rate, scale)?;
-            self.publish_head()?;
+            optimizer::step(&mut self.parameters, self.options.adamw, self.step, learning_rate, scale);
+            if let Compute::Composed(composed) = &self.compute {
+                composed.publish(&self.parameters)?;
+            }
         }
         self.parameters.iter_mut().for_each(Trained::clear_gradient);
         Ok(ApplyReport { gradient_norm, is_skipped })
@@ -168,19 +191,6 @@ impl Trainer {
     pub fn tensor_names(&self) -> Vec<String> {
         let pieces = self.parameters.iter().flat_map(|trained| &trained.parameter.pieces);
         pieces.map(|piece| piece.name.clone()).collect()
-    }
-
-    /// Makes the output projection of a tied model follow the embedding.
-    pub(super) fn publish_head(&mut self) -> Result<(), ModelError> {
-        let Some(head) = &self.tied_head else { return Ok(()) };
-        let transposed = head_from_embedding(&self.weights.embedding)?;
-        head.set(&transposed).computing("transposing the embedding")
-    }
-
-    /// The embedding.
-    pub(super) fn embedding_mut(&mut self) -> Result<&mut Trained, ModelError> {
-        let index = self.index.get(&Kind::Embedding).copied().unwrap_or(usize::MAX);
-        self.parameters.get_mut(index).ok_or_else(|| ModelError::invalid("the model has no embedding"))
     }
 
     fn pack(&self, sequences: &[TrainSequence]) -> Result<Packed, ModelError> {

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use crate::config::ModelConfig;
 use crate::error::ModelError;
-use crate::kernels::{HeadKeys, HeadLayout, Tile, append_keys, append_values, attend_tile, panel_width};
+use envace_kernels::{HeadKeys, HeadLayout, Tile, append_keys, append_values, attend_tile, panel_width};
 
 /// Rows that one task attends for.
 const TASK_ROWS: usize = 8;

@@ -3,8 +3,8 @@
 use candle_core::{Result, Tensor};
 
 use super::LayerWeights;
-use crate::kernels::HeadLayout;
-use crate::ops::{RopeAngles, add_bias, head_norm, linear, rms_norm, rope, silu_gate};
+use crate::ops::{RopeAngles, add_bias, head_norm, rms_norm, rope, silu_gate};
+use envace_kernels::HeadLayout;
 
 /// What a layer needs besides its weights.
 pub(crate) struct LayerContext {
@@ -17,7 +17,8 @@ pub(crate) struct LayerContext {
 /// Computes one layer for `(rows, hidden)`.
 ///
 /// `attend` turns `[queries | keys | values]` rows into rows of attended values: over packed sequences in training,
-/// over the cache in sampling. Everything else is the same code.
+/// over the cache in sampling. Training on the CPU has its own form of this function, which also goes backward; both
+/// give the same bits.
 pub(crate) fn layer_forward(
     x: &Tensor,
     weights: &LayerWeights,
@@ -25,18 +26,17 @@ pub(crate) fn layer_forward(
     attend: impl FnOnce(&Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
     let LayerContext { layout, eps, angles } = context;
-    let mut qkv = linear(&rms_norm(x, &weights.input_norm, *eps)?, &weights.qkv)?;
+    let mut qkv = weights.qkv.forward(&rms_norm(x, &weights.input_norm, *eps)?)?;
     if let Some(bias) = &weights.qkv_bias {
         qkv = add_bias(&qkv, bias)?;
     }
     if let Some((query, key)) = &weights.head_norms {
         qkv = head_norm(&qkv, query, key, *layout, *eps)?;
     }
-    let mut attended = linear(&attend(&rope(&qkv, angles, *layout)?)?, &weights.output)?;
+    let mut x = weights.output.forward_onto(&attend(&rope(&qkv, angles, *layout)?)?, x)?;
     if let Some(bias) = &weights.output_bias {
-        attended = add_bias(&attended, bias)?;
+        x = add_bias(&x, bias)?;
     }
-    let x = (x + attended)?;
-    let gated = silu_gate(&linear(&rms_norm(&x, &weights.feed_forward_norm, *eps)?, &weights.gate_up)?)?;
-    x + linear(&gated, &weights.down)?
+    let gated = silu_gate(&weights.gate_up.forward(&rms_norm(&x, &weights.feed_forward_norm, *eps)?)?)?;
+    weights.down.forward_onto(&gated, &x)
 }

@@ -3,12 +3,14 @@
 mod cache;
 mod layer;
 mod model;
+mod projection;
 mod rope_table;
 mod weights;
 
 pub use cache::{CacheRow, KvCache};
 pub(crate) use layer::{LayerContext, layer_forward};
 pub use model::Model;
-pub(crate) use model::{embed, head_from_embedding, layout};
+pub(crate) use model::{embed, layout};
+pub(crate) use projection::Projection;
 pub(crate) use rope_table::RopeTable;
 pub(crate) use weights::{LayerWeights, Weights};

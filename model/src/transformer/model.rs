@@ -1,15 +1,17 @@
 //! A loaded model and its forward pass over a cache.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
+use envace_kernels::{HeadLayout, Panels};
 
-use super::{CacheRow, KvCache, LayerContext, RopeTable, Weights, layer_forward};
+use super::{CacheRow, KvCache, LayerContext, Projection, RopeTable, Weights, layer_forward};
 use crate::config::ModelConfig;
 use crate::error::{ComputeContext, ModelError};
-use crate::kernels::HeadLayout;
-use crate::ops::{linear, rms_norm, with_elements};
-use crate::weights::{self, Kind};
+use crate::ops::{rms_norm, with_elements};
+use crate::weights::{self, Kind, LoadedParameter, StoredDtype};
 
 /// A model ready to sample from. Immutable, so threads can share it.
 pub struct Model {
@@ -22,24 +24,31 @@ pub struct Model {
 impl Model {
     /// Loads a model folder in Hugging Face layout: `config.json` and one or more safetensors files.
     ///
-    /// Weights stored in `bf16` or `f16` are widened to `f32`; no value changes.
+    /// Sums are in `f32`. On the CPU, matrices stored in `bf16` stay `bf16`; everything else is widened to `f32`. No
+    /// value changes.
     ///
     /// # Errors
     /// Those of [`ModelConfig::load`]; a missing, extra, damaged or wrongly shaped tensor, each named with its file.
     pub fn load(dir: &Path, device: &Device) -> Result<Self, ModelError> {
         let config = ModelConfig::load(dir)?;
-        let mut tensors = std::collections::BTreeMap::new();
-        for loaded in weights::load(dir, &config)? {
-            let shape = loaded.parameter.shape.as_slice();
-            let tensor = Tensor::from_vec(loaded.values, shape, device).computing("loading weights")?;
-            tensors.insert(loaded.parameter.kind, tensor);
-        }
-        let head = match (tensors.get(&Kind::Head), tensors.get(&Kind::Embedding)) {
-            (Some(head), _) => head.clone(),
-            (None, Some(embedding)) => head_from_embedding(embedding)?,
-            (None, None) => return Err(ModelError::invalid("the model has no embedding")),
-        };
-        let weights = Weights::assemble(&config, head, |kind| tensors.get(&kind).cloned())?;
+        let (mut matrices, mut vectors) = (BTreeMap::new(), BTreeMap::new());
+        weights::load_each(dir, &config, |loaded| {
+            let kind = loaded.parameter.kind;
+            if loaded.parameter.is_matrix() {
+                matrices.insert(kind, projection(loaded, &config, device).computing("loading weights")?);
+            } else {
+                let shape = loaded.parameter.shape.as_slice();
+                let tensor =
+                    Tensor::from_slice(&loaded.values, shape, device).computing("loading weights")?;
+                vectors.insert(kind, tensor);
+            }
+            Ok(())
+        })?;
+        let weights = Weights::assemble(
+            &config,
+            |kind| matrices.get(&kind).cloned(),
+            |kind| vectors.get(&kind).cloned(),
+        )?;
         let rope = RopeTable::new(&config);
         Ok(Self { config, device: device.clone(), weights, rope })
     }
@@ -79,7 +88,7 @@ impl Model {
         if !self.device.is_cpu() {
             return Err(ModelError::invalid("sampling needs the model on the device: cpu"));
         }
-        let mut x = embed(tokens, &self.weights.embedding)?;
+        let mut x = embed(tokens, &self.weights.embedding, &self.device)?;
         kv.reserve(rows)?;
         let context = LayerContext {
             layout: layout(&self.config),
@@ -103,7 +112,7 @@ impl Model {
     /// # Errors
     /// [`ModelError::Compute`] if the width is not that of the model.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, ModelError> {
-        linear(hidden, &self.weights.head).computing("the vocabulary projection")
+        self.weights.head.forward(hidden).computing("the vocabulary projection")
     }
 }
 
@@ -113,16 +122,40 @@ pub(crate) fn layout(config: &ModelConfig) -> HeadLayout {
 }
 
 /// Looks up the rows of the embedding.
-pub(crate) fn embed(tokens: &[u32], embedding: &Tensor) -> Result<Tensor, ModelError> {
-    let vocab_size = embedding.dim(0).computing("the embedding")?;
+pub(crate) fn embed(tokens: &[u32], embedding: &Projection, device: &Device) -> Result<Tensor, ModelError> {
+    let vocab_size = embedding.n_outputs().computing("the embedding")?;
     if let Some(&token_id) = tokens.iter().find(|&&token| token as usize >= vocab_size) {
         return Err(ModelError::TokenRange { token_id, vocab_size });
     }
-    let ids = Tensor::new(tokens, embedding.device()).computing("the embedding")?;
-    embedding.detach().index_select(&ids, 0).computing("the embedding")
+    embedding.look_up(tokens, device).computing("the embedding")
 }
 
-/// The output projection of a tied model: the embedding, transposed and contiguous.
-pub(crate) fn head_from_embedding(embedding: &Tensor) -> Result<Tensor, ModelError> {
-    embedding.detach().t().and_then(|head| head.contiguous()).computing("transposing the embedding")
+/// A loaded matrix in the form that sampling reads.
+fn projection(
+    loaded: LoadedParameter,
+    config: &ModelConfig,
+    device: &Device,
+) -> candle_core::Result<Projection> {
+    let LoadedParameter { parameter, dtype, values } = loaded;
+    let (n_rows, n_columns) = (parameter.shape[0], parameter.shape[1]);
+    let is_by_output = matches!(parameter.kind, Kind::Embedding | Kind::Head);
+    // An embedding that is only looked up needs no panels.
+    let is_looked_up = parameter.kind == Kind::Embedding && !config.is_tied;
+    if device.is_cpu() && !is_looked_up {
+        let panels = if is_by_output {
+            Panels::from_transposed(&values, n_columns, n_rows)
+        } else {
+            Panels::from_rows(&values, n_rows, n_columns)
+        };
+        let panels = if dtype == StoredDtype::Bf16 { panels.to_bf16() } else { panels };
+        return Ok(Projection::Panels(Arc::new(panels)));
+    }
+    let tensor = Tensor::from_vec(values, (n_rows, n_columns), device)?;
+    if !is_by_output {
+        return Ok(Projection::Direct(tensor));
+    }
+    Ok(Projection::Transposed(match dtype {
+        StoredDtype::Bf16 if is_looked_up => tensor.to_dtype(DType::BF16)?,
+        _ => tensor,
+    }))
 }

@@ -22,23 +22,25 @@ pub(crate) struct LoadedParameter {
     pub(crate) values: Vec<f32>,
 }
 
-/// Loads all parameters of a model folder, in the order of [`parameters`].
+/// Calls `take` with each parameter of a model folder, in the order of [`parameters`]; one is in memory at a time.
 ///
 /// # Errors
 /// Every way in which the files can be missing, damaged, or not fit the configuration; each error names the file
-/// and the tensor.
-pub(crate) fn load(dir: &Path, config: &ModelConfig) -> Result<Vec<LoadedParameter>, ModelError> {
+/// and the tensor. Whatever `take` returns.
+pub(crate) fn load_each(
+    dir: &Path,
+    config: &ModelConfig,
+    mut take: impl FnMut(LoadedParameter) -> Result<(), ModelError>,
+) -> Result<(), ModelError> {
     let files = WeightFiles::open_model(dir)?;
     let parameters = parameters(config);
     refuse_extra_tensors(&files, &parameters, config)?;
-    parameters
-        .into_iter()
-        .map(|parameter| {
-            let dtype = parameter.dtype(&files)?;
-            let values = parameter.read(&files, "")?;
-            Ok(LoadedParameter { parameter, dtype, values })
-        })
-        .collect()
+    for parameter in parameters {
+        let dtype = parameter.dtype(&files)?;
+        let values = parameter.read(&files, "")?;
+        take(LoadedParameter { parameter, dtype, values })?;
+    }
+    Ok(())
 }
 
 fn refuse_extra_tensors(

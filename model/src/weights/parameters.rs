@@ -1,7 +1,7 @@
 //! Which tensors a model has, and how those of the files lie in the fused ones.
 //!
 //! Projections are kept `(in, out)`, and those that read the same rows are one tensor: queries, keys and values;
-//! gate and up. The embedding stays `(vocabulary, hidden)`.
+//! gate and up. The embedding and the output projection stay `(vocabulary, hidden)`.
 
 use rayon::prelude::*;
 
@@ -70,13 +70,12 @@ pub(crate) struct Piece {
 pub(crate) fn parameters(config: &ModelConfig) -> Vec<Parameter> {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let (queries, keys) = (config.attention_width(), config.n_kv_heads * config.head_dim);
-    let embedding = |kind, name: &str, is_transposed: bool| {
+    let embedding = |kind, name: &str| {
         let shape = vec![config.vocab_size, hidden];
-        let piece = Piece { name: name.into(), shape: shape.clone(), first_column: 0, is_transposed };
-        let shape = if is_transposed { vec![hidden, config.vocab_size] } else { shape };
+        let piece = Piece { name: name.into(), shape: shape.clone(), first_column: 0, is_transposed: false };
         Parameter { kind, shape, pieces: vec![piece] }
     };
-    let mut all = vec![embedding(Kind::Embedding, "model.embed_tokens.weight", false)];
+    let mut all = vec![embedding(Kind::Embedding, "model.embed_tokens.weight")];
     for layer in 0..config.n_layers {
         let prefix = format!("model.layers.{layer}.");
         let vector = |kind, name: &str, width| vector(kind, &[(format!("{prefix}{name}"), width)]);
@@ -105,7 +104,7 @@ pub(crate) fn parameters(config: &ModelConfig) -> Vec<Parameter> {
     }
     all.push(vector(Kind::FinalNorm, &[("model.norm.weight".into(), hidden)]));
     if !config.is_tied {
-        all.push(embedding(Kind::Head, "lm_head.weight", true));
+        all.push(embedding(Kind::Head, "lm_head.weight"));
     }
     all
 }

@@ -3,7 +3,7 @@
 use super::{sum, vectorized};
 
 /// One call's arguments: `out` has the length of `x`, rows are as long as `weight`.
-pub(crate) struct NormRows<'a> {
+pub struct NormRows<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     eps: f32,
@@ -11,7 +11,7 @@ pub(crate) struct NormRows<'a> {
 }
 
 /// Writes `x / sqrt(mean(x^2) + eps) * weight` for each row of `weight.len()` elements.
-pub(crate) fn rms_norm_rows(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+pub fn rms_norm_rows(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     vectorized(
         #[inline(always)]
         |args| rms_norm_body(args),
@@ -37,7 +37,7 @@ fn inverse_rms(x: &[f32], eps: f32) -> f32 {
 }
 
 /// Arguments of the backward pass; see [`rms_norm_backward_rows`].
-pub(crate) struct NormBackward<'a> {
+pub struct NormBackward<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     eps: f32,
@@ -50,7 +50,7 @@ pub(crate) struct NormBackward<'a> {
 ///
 /// With `r` the inverse root mean square and `n` the width, `dx = r * (g*w - x * r^2 * sum(g*w*x) / n)` and
 /// `dw += g * x * r`.
-pub(crate) fn rms_norm_backward_rows(
+pub fn rms_norm_backward_rows(
     x: &[f32],
     weight: &[f32],
     eps: f32,

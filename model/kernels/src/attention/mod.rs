@@ -5,66 +5,76 @@
 //! time. The result of a query row depends on the row and on the keys and values up to its position, and on
 //! nothing else: the same bits whether it is decoded alone or prefilled among others.
 
-use super::exp::exp;
-use super::product::{Left, Right, Sizes, block_product, panel_width};
-use super::{LANES, sum, vectorized};
+mod backward;
+mod forest;
+
+pub use forest::{attend_forest, attend_forest_backward};
+
+use crate::exp::exp;
+use crate::product::{Left, Right, Sizes, block_product, panel_width};
+use crate::{LANES, sum, vectorized};
 
 /// How heads lie in a row `[queries | keys | values]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HeadLayout {
-    pub(crate) n_heads: usize,
-    pub(crate) n_kv_heads: usize,
-    pub(crate) head_dim: usize,
+pub struct HeadLayout {
+    /// Query heads.
+    pub n_heads: usize,
+    /// Key and value heads; divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
 }
 
 impl HeadLayout {
     /// Elements of a whole row.
-    pub(crate) fn row_width(&self) -> usize {
+    pub fn row_width(&self) -> usize {
         (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
     }
 
     /// Elements of the query part, and of a result row.
-    pub(crate) fn query_width(&self) -> usize {
+    pub fn query_width(&self) -> usize {
         self.n_heads * self.head_dim
     }
 
     /// Query heads of one key and value head.
-    pub(crate) fn group(&self) -> usize {
+    pub fn group(&self) -> usize {
         self.n_heads / self.n_kv_heads
     }
 
     /// Where the key of a head starts in a row.
-    pub(crate) fn key_start(&self, kv_head: usize) -> usize {
+    pub fn key_start(&self, kv_head: usize) -> usize {
         (self.n_heads + kv_head) * self.head_dim
     }
 
     /// Where the value of a head starts in a row.
-    pub(crate) fn value_start(&self, kv_head: usize) -> usize {
+    pub fn value_start(&self, kv_head: usize) -> usize {
         (self.n_heads + self.n_kv_heads + kv_head) * self.head_dim
     }
 
     /// What scores are multiplied with.
-    pub(crate) fn scale(&self) -> f32 {
+    pub fn scale(&self) -> f32 {
         1.0 / (self.head_dim as f32).sqrt()
     }
 
     /// Elements of a stored value: `head_dim` rounded up to whole panels.
-    pub(crate) fn value_stride(&self) -> usize {
+    pub fn value_stride(&self) -> usize {
         self.head_dim.next_multiple_of(panel_width())
     }
 }
 
 /// Keys and values of one head of one sequence, as far as they are known.
 #[derive(Clone, Copy)]
-pub(crate) struct HeadKeys<'a> {
-    pub(crate) keys: &'a [f32],
-    pub(crate) values: &'a [f32],
+pub struct HeadKeys<'a> {
+    /// Panels of positions.
+    pub keys: &'a [f32],
+    /// Padded rows.
+    pub values: &'a [f32],
 }
 
 /// Writes the keys of rows at consecutive positions into panels, which must have room.
 ///
 /// `vector(i)` is the key at position `first + i`.
-pub(crate) fn append_keys<'a>(
+pub fn append_keys<'a>(
     panels: &mut [f32],
     first: usize,
     head_dim: usize,
@@ -81,7 +91,7 @@ pub(crate) fn append_keys<'a>(
 }
 
 /// Writes the values of rows at consecutive positions into padded rows, which must have room.
-pub(crate) fn append_values<'a>(
+pub fn append_values<'a>(
     rows: &mut [f32],
     first: usize,
     stride: usize,
@@ -93,21 +103,21 @@ pub(crate) fn append_values<'a>(
 }
 
 /// Query rows of one head at consecutive positions, or the heads of one group at one position.
-pub(crate) struct Tile<'a> {
+pub struct Tile<'a> {
     /// From the first query's first element on.
-    pub(crate) queries: &'a [f32],
+    pub queries: &'a [f32],
     /// From one query to the next.
-    pub(crate) stride: usize,
+    pub stride: usize,
     /// Number of queries.
-    pub(crate) n_rows: usize,
+    pub n_rows: usize,
     /// Keys that the first query sees.
-    pub(crate) first_length: usize,
+    pub first_length: usize,
     /// How many more each further query sees: 1, or 0 for heads at one position.
-    pub(crate) step: usize,
+    pub step: usize,
 }
 
 /// Attends for a tile; row `i` of the result goes to `out[i * out_stride..]`. `scratch` is only memory to reuse.
-pub(crate) fn attend_tile(
+pub fn attend_tile(
     tile: &Tile<'_>,
     head: HeadKeys<'_>,
     layout: HeadLayout,
@@ -143,7 +153,7 @@ pub(crate) fn attend_tile(
 /// Replaces the first `length` scores by `exp(scale * (score - max))`, the others by zero, and returns their sum.
 ///
 /// The length of `row` must be a multiple of 8.
-pub(super) fn exp_row(row: &mut [f32], length: usize, scale: f32) -> f32 {
+fn exp_row(row: &mut [f32], length: usize, scale: f32) -> f32 {
     vectorized(
         #[inline(always)]
         |args| exp_row_body(args),

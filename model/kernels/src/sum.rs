@@ -1,7 +1,7 @@
 //! Sums over a row, in an order that depends on the row alone.
 
 /// Accumulators of every row sum.
-pub(crate) const LANES: usize = 16;
+pub const LANES: usize = 16;
 
 /// Adds the lanes in a fixed tree.
 #[inline(always)]
@@ -54,7 +54,7 @@ pub(super) fn dot(x: &[f32], y: &[f32]) -> f32 {
 }
 
 /// Returns the sum of squares in `f64`, in order.
-pub(crate) fn sum_of_squares(values: &[f32]) -> f64 {
+pub fn sum_of_squares(values: &[f32]) -> f64 {
     super::vectorized(
         #[inline(always)]
         |args| sum_of_squares_body(args),

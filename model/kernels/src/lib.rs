@@ -17,27 +17,35 @@
 )]
 
 mod adamw;
+mod aligned;
 mod attention;
-mod attention_backward;
 mod elementwise;
 mod exp;
+mod forest;
 mod log_softmax;
 mod norm;
 mod product;
 mod rotary;
+mod rows;
 mod sum;
+mod vector_unit;
 
 use pulp::{Arch, Simd, WithSimd};
 
-pub(crate) use adamw::{AdamWStep, adamw_step};
-pub(crate) use attention::{HeadKeys, HeadLayout, Tile, append_keys, append_values, attend_tile};
-pub(crate) use attention_backward::{HeadGradients, head_backward};
-pub(crate) use elementwise::{add_rows, add_to, silu_gate, silu_gate_backward};
+pub use adamw::{AdamWStep, adamw_step};
+pub use attention::{
+    HeadKeys, HeadLayout, Tile, append_keys, append_values, attend_forest, attend_forest_backward,
+    attend_tile,
+};
+pub use forest::{Forest, Run, Stretch};
 pub use log_softmax::LogSoftmax;
-pub(crate) use norm::{rms_norm_backward_rows, rms_norm_rows};
-pub(crate) use product::{Left, Panels, Right, Sizes, panel_width, product};
-pub(crate) use rotary::rotate_rows;
-pub(crate) use sum::{LANES, sum_of_squares};
+pub use product::{Left, Panels, Right, Sizes, panel_width, product};
+pub use rows::{
+    add, add_bias, add_row_sum, gate_rows, gate_rows_backward, head_norm, head_norm_backward, rms_norm,
+    rms_norm_backward, rotate,
+};
+pub use sum::{LANES, sum_of_squares};
+pub use vector_unit::vector_unit;
 
 /// Runs `body` compiled for the widest vectors this processor has.
 ///

@@ -4,22 +4,25 @@ use super::vectorized;
 
 /// Numbers of one AdamW step that are the same for all elements of a parameter.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AdamWStep {
-    pub(crate) beta1: f32,
-    pub(crate) beta2: f32,
-    pub(crate) eps: f32,
+pub struct AdamWStep {
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// Added to the root of the second moment.
+    pub eps: f32,
     /// What weight decay leaves of a weight.
-    pub(crate) keep: f32,
+    pub keep: f32,
     /// Learning rate over the first moment's bias correction.
-    pub(crate) rate: f32,
+    pub rate: f32,
     /// One over the root of the second moment's bias correction.
-    pub(crate) inverse_root: f32,
+    pub inverse_root: f32,
     /// What the gradient is multiplied with first.
-    pub(crate) gradient_scale: f32,
+    pub gradient_scale: f32,
 }
 
 /// Updates weights and moments in place; all slices have one length.
-pub(crate) fn adamw_step(
+pub fn adamw_step(
     step: AdamWStep,
     weights: &mut [f32],
     gradient: &[f32],

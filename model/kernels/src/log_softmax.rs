@@ -52,13 +52,7 @@ impl LogSoftmax {
 
     /// Turns the logits, in place, into the gradient of `logprob_weight * logprob(target) + entropy_weight *
     /// entropy` with respect to them.
-    pub(crate) fn backward(
-        &self,
-        logits: &mut [f32],
-        target: usize,
-        logprob_weight: f32,
-        entropy_weight: f32,
-    ) {
+    pub fn backward(&self, logits: &mut [f32], target: usize, logprob_weight: f32, entropy_weight: f32) {
         let entropy = if entropy_weight == 0.0 { 0.0 } else { self.entropy(logits) };
         let scale = self.inverse_temperature;
         vectorized(

@@ -7,7 +7,7 @@ use super::vectorized;
 /// `rows` are `row_width` wide; heads are `head_dim` wide and come first in a row. `cos` and `sin` hold
 /// `head_dim / 2` values a row. Element `i` of a head is paired with element `i + head_dim / 2`. A `direction` of
 /// -1 turns back, which is also the gradient of turning.
-pub(crate) fn rotate_rows(
+pub fn rotate_rows(
     rows: &mut [f32],
     row_width: usize,
     head_dim: usize,

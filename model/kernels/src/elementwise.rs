@@ -4,7 +4,7 @@ use super::exp::exp;
 use super::vectorized;
 
 /// Writes `silu(gate) * up` for each row `[gate | up]` of `2 * width` elements into rows of `width`.
-pub(crate) fn silu_gate(gate_up: &[f32], width: usize, out: &mut [f32]) {
+pub fn silu_gate(gate_up: &[f32], width: usize, out: &mut [f32]) {
     vectorized(
         #[inline(always)]
         |args| silu_gate_body(args),
@@ -23,7 +23,7 @@ fn silu_gate_body((gate_up, width, out): (&[f32], usize, &mut [f32])) {
 }
 
 /// Writes the gradient of `[gate | up]` rows, given that of [`silu_gate`]'s result.
-pub(crate) fn silu_gate_backward(gate_up: &[f32], width: usize, gradient: &[f32], out: &mut [f32]) {
+pub fn silu_gate_backward(gate_up: &[f32], width: usize, gradient: &[f32], out: &mut [f32]) {
     vectorized(
         #[inline(always)]
         |args| silu_gate_backward_body(args),
@@ -47,7 +47,7 @@ fn silu_gate_backward_body((gate_up, width, gradient, out): (&[f32], usize, &[f3
 }
 
 /// Adds `row` to each row of `rows`.
-pub(crate) fn add_rows(rows: &mut [f32], row: &[f32]) {
+pub fn add_rows(rows: &mut [f32], row: &[f32]) {
     vectorized(
         #[inline(always)]
         |args| add_rows_body(args),
@@ -65,7 +65,7 @@ fn add_rows_body((rows, row): (&mut [f32], &[f32])) {
 }
 
 /// Adds `values` to `target`, element by element.
-pub(crate) fn add_to(target: &mut [f32], values: &[f32]) {
+pub fn add_to(target: &mut [f32], values: &[f32]) {
     vectorized(
         #[inline(always)]
         |args| add_to_body(args),

@@ -1,0 +1,208 @@
+//! One decoder layer, forward and backward.
+
+use envace_kernels::{
+    Forest, HeadLayout, Left, Right, Sizes, add, add_bias, add_row_sum, attend_forest,
+    attend_forest_backward, gate_rows, gate_rows_backward, head_norm, head_norm_backward, product, rms_norm,
+    rms_norm_backward,
+};
+
+use super::buffers::Buffers;
+use crate::ops::RopeAngles;
+use crate::train::trained::{Parameters, Trained};
+use crate::weights::Kind;
+
+/// What all layers share.
+pub(super) struct Context<'a> {
+    pub(super) hidden: usize,
+    pub(super) inner: usize,
+    pub(super) layout: HeadLayout,
+    pub(super) eps: f32,
+    pub(super) forest: &'a Forest,
+    pub(super) angles: &'a RopeAngles,
+}
+
+/// What the backward pass of a layer needs of its forward pass, in rows.
+pub(super) struct Saved {
+    /// The layer's input.
+    x: Vec<f32>,
+    /// Queries, keys and values before the norms of heads; empty in a model without them.
+    raw_qkv: Vec<f32>,
+    /// The same as attention reads them.
+    qkv: Vec<f32>,
+    attended: Vec<f32>,
+    /// The residual stream between attention and feed-forward block.
+    middle: Vec<f32>,
+    gate_up: Vec<f32>,
+}
+
+impl Saved {
+    /// Gives the memory back.
+    pub(super) fn free(self, buffers: &mut Buffers) {
+        let Self { x, raw_qkv, qkv, attended, middle, gate_up } = self;
+        [x, raw_qkv, qkv, attended, middle, gate_up].into_iter().for_each(|buffer| buffers.give(buffer));
+    }
+}
+
+/// Computes everything of a layer but the last product.
+pub(super) fn forward_to_gate(
+    x: Vec<f32>,
+    layer: usize,
+    parameters: &Parameters,
+    context: &Context<'_>,
+    buffers: &mut Buffers,
+) -> Saved {
+    let Context { hidden, inner, layout, eps, forest, angles } = *context;
+    let n_rows = forest.n_rows();
+    let weights = |kind| parameters.get(kind).map(Trained::weights);
+    let multiply = |kind: Kind, x: &[f32], is_added: bool, out: &mut [f32]| {
+        let (Some(weight), n) = (weights(kind), out.len() / n_rows.max(1)) else { return };
+        let sizes = Sizes { n_rows, depth: weight.len() / n, width: n };
+        product(Left::rows(x, sizes.depth), Right::Rows { values: weight, stride: n }, sizes, is_added, out);
+    };
+    let mut normed = buffers.take(n_rows * hidden);
+    rms_norm(&x, weights(Kind::InputNorm(layer)).unwrap_or_default(), eps, &mut normed);
+    let mut raw_qkv = buffers.take(n_rows * layout.row_width());
+    multiply(Kind::Qkv(layer), &normed, false, &mut raw_qkv);
+    if let Some(bias) = weights(Kind::QkvBias(layer)) {
+        add_bias(&mut raw_qkv, bias);
+    }
+    let (raw_qkv, mut qkv) = match (weights(Kind::QueryNorm(layer)), weights(Kind::KeyNorm(layer))) {
+        (Some(query), Some(key)) => {
+            let mut qkv = buffers.take(raw_qkv.len());
+            head_norm(&raw_qkv, (query, key), layout, eps, &mut qkv);
+            (raw_qkv, qkv)
+        }
+        _ => (Vec::new(), raw_qkv),
+    };
+    angles.turn(&mut qkv, layout, 1.0);
+    let mut attended = buffers.take(n_rows * layout.query_width());
+    attend_forest(&qkv, forest, layout, &mut attended);
+    let mut middle = buffers.copy(&x);
+    multiply(Kind::AttentionOutput(layer), &attended, true, &mut middle);
+    if let Some(bias) = weights(Kind::AttentionOutputBias(layer)) {
+        add_bias(&mut middle, bias);
+    }
+    rms_norm(&middle, weights(Kind::FeedForwardNorm(layer)).unwrap_or_default(), eps, &mut normed);
+    let mut gate_up = buffers.take(n_rows * 2 * inner);
+    multiply(Kind::GateUp(layer), &normed, false, &mut gate_up);
+    buffers.give(normed);
+    Saved { x, raw_qkv, qkv, attended, middle, gate_up }
+}
+
+/// The layer's output.
+pub(super) fn finish(
+    saved: &Saved,
+    layer: usize,
+    parameters: &Parameters,
+    context: &Context<'_>,
+    buffers: &mut Buffers,
+) -> Vec<f32> {
+    let Context { hidden, inner, forest, .. } = *context;
+    let sizes = Sizes { n_rows: forest.n_rows(), depth: inner, width: hidden };
+    let mut gated = buffers.take(sizes.n_rows * inner);
+    gate_rows(&saved.gate_up, inner, &mut gated);
+    let mut out = buffers.copy(&saved.middle);
+    if let Some(down) = parameters.get(Kind::Down(layer)) {
+        let right = Right::Rows { values: down.weights(), stride: hidden };
+        product(Left::rows(&gated, inner), right, sizes, true, &mut out);
+    }
+    buffers.give(gated);
+    out
+}
+
+/// Turns the gradient of a layer's output into that of its input, and adds those of its parameters to their buffers.
+pub(super) fn backward(
+    saved: Saved,
+    mut gradient: Vec<f32>,
+    layer: usize,
+    parameters: &mut Parameters,
+    context: &Context<'_>,
+    buffers: &mut Buffers,
+) -> Vec<f32> {
+    let Context { hidden, inner, layout, eps, forest, angles } = *context;
+    let n_rows = forest.n_rows();
+    // Feed-forward block.
+    let mut gated = buffers.take(n_rows * inner);
+    gate_rows(&saved.gate_up, inner, &mut gated);
+    let mut gated_gradient = buffers.take(n_rows * inner);
+    linear_backward(parameters.get_mut(Kind::Down(layer)), &gated, &gradient, &mut gated_gradient);
+    let mut gate_up_gradient = buffers.take(n_rows * 2 * inner);
+    gate_rows_backward(&saved.gate_up, inner, &gated_gradient, &mut gate_up_gradient);
+    buffers.give(gated);
+    buffers.give(gated_gradient);
+    let mut normed = buffers.take(n_rows * hidden);
+    let mut normed_gradient = buffers.take(n_rows * hidden);
+    let norm = Kind::FeedForwardNorm(layer);
+    rms_norm(&saved.middle, parameters.get(norm).map(Trained::weights).unwrap_or_default(), eps, &mut normed);
+    linear_backward(
+        parameters.get_mut(Kind::GateUp(layer)),
+        &normed,
+        &gate_up_gradient,
+        &mut normed_gradient,
+    );
+    buffers.give(gate_up_gradient);
+    norm_backward(parameters.get_mut(norm), &saved.middle, eps, &normed_gradient, &mut gradient);
+    // Attention.
+    if let Some(bias) = parameters.get_mut(Kind::AttentionOutputBias(layer)) {
+        add_row_sum(&gradient, &mut bias.gradient);
+    }
+    let mut attended_gradient = buffers.take(n_rows * layout.query_width());
+    let output = parameters.get_mut(Kind::AttentionOutput(layer));
+    linear_backward(output, &saved.attended, &gradient, &mut attended_gradient);
+    let mut qkv_gradient = buffers.take(n_rows * layout.row_width());
+    attend_forest_backward(&saved.qkv, &attended_gradient, forest, layout, &mut qkv_gradient);
+    buffers.give(attended_gradient);
+    angles.turn(&mut qkv_gradient, layout, -1.0);
+    if !saved.raw_qkv.is_empty() {
+        let pair = parameters.pair_mut(Kind::QueryNorm(layer), Kind::KeyNorm(layer));
+        if let Some((query, key)) = pair {
+            let mut sums = [query.gradient.as_slice(), &key.gradient].concat();
+            let weights = (query.weights(), key.weights());
+            head_norm_backward(&saved.raw_qkv, weights, layout, eps, &mut qkv_gradient, &mut sums);
+            let (of_query, of_key) = sums.split_at(layout.head_dim);
+            query.gradient.copy_from_slice(of_query);
+            key.gradient.copy_from_slice(of_key);
+        }
+    }
+    if let Some(bias) = parameters.get_mut(Kind::QkvBias(layer)) {
+        add_row_sum(&qkv_gradient, &mut bias.gradient);
+    }
+    let norm = Kind::InputNorm(layer);
+    rms_norm(&saved.x, parameters.get(norm).map(Trained::weights).unwrap_or_default(), eps, &mut normed);
+    linear_backward(parameters.get_mut(Kind::Qkv(layer)), &normed, &qkv_gradient, &mut normed_gradient);
+    norm_backward(parameters.get_mut(norm), &saved.x, eps, &normed_gradient, &mut gradient);
+    for buffer in [normed, normed_gradient, qkv_gradient] {
+        buffers.give(buffer);
+    }
+    saved.free(buffers);
+    gradient
+}
+
+/// Writes the gradient of the rows that a weight of `(in, out)` was applied to, and adds that of the weight.
+fn linear_backward(weight: Option<&mut Trained>, x: &[f32], gradient: &[f32], x_gradient: &mut [f32]) {
+    let Some(weight) = weight else { return };
+    let (depth, width) = (weight.parameter.shape[0], weight.parameter.shape[1]);
+    let n_rows = x.len() / depth;
+    let right = Right::Transposed { values: weight.weights() };
+    let sizes = Sizes { n_rows, depth: width, width: depth };
+    product(Left::rows(gradient, width), right, sizes, false, x_gradient);
+    let right = Right::Rows { values: gradient, stride: width };
+    let sizes = Sizes { n_rows: depth, depth: n_rows, width };
+    product(Left::transposed(x, depth), right, sizes, true, &mut weight.gradient);
+}
+
+/// Adds the gradient of the rows of a norm to `out`, and that of its weight.
+fn norm_backward(weight: Option<&mut Trained>, x: &[f32], eps: f32, gradient: &[f32], out: &mut [f32]) {
+    let Some(weight) = weight else { return };
+    let mut sum = std::mem::take(&mut weight.gradient);
+    rms_norm_backward(x, weight.weights(), eps, gradient, out, &mut sum);
+    weight.gradient = sum;
+}
+
+/// Adds the rows' gradients to those of their tokens' embeddings, in row order.
+pub(super) fn embedding_backward(embedding: &mut Trained, tokens: &[u32], gradient: &[f32]) {
+    let width = embedding.parameter.shape[1];
+    for (&token, row) in tokens.iter().zip(gradient.chunks_exact(width)) {
+        add(&mut embedding.gradient[token as usize * width..][..width], row);
+    }
+}

@@ -1,0 +1,192 @@
+//! Forward and backward pass on the CPU, by the kernels, one layer at a time.
+//!
+//! With recomputation only the layers' inputs are kept, and each layer is computed again when its turn in the backward
+//! pass comes. Gradients of parameters are added up where they stay.
+
+mod buffers;
+mod layer;
+
+use std::sync::Mutex;
+
+use envace_kernels::rms_norm;
+
+use super::packing::Packed;
+use super::trained::{Parameters, Trained};
+use crate::config::ModelConfig;
+use crate::error::ModelError;
+use crate::ops::{self, Targets, token_logprobs_backward};
+use crate::transformer::layout;
+use crate::weights::Kind;
+use buffers::Buffers;
+use layer::{Context, Saved, backward, embedding_backward, finish, forward_to_gate};
+
+/// The computation; it owns the memory that is used from call to call.
+#[derive(Default)]
+pub(super) struct Fused(Mutex<Buffers>);
+
+impl Fused {
+    fn buffers(&self) -> Buffers {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    fn give_back(&self, buffers: Buffers) {
+        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = buffers;
+    }
+
+    /// Rows of `[logprob, entropy]` of all targets; no gradient.
+    pub(super) fn forward(
+        &self,
+        config: &ModelConfig,
+        parameters: &Parameters,
+        packed: &Packed,
+    ) -> Result<Vec<f32>, ModelError> {
+        let context = context(config, packed);
+        let mut buffers = self.buffers();
+        let mut x = embed(parameters, packed, &mut buffers)?;
+        for layer in 0..config.n_layers {
+            let saved = forward_to_gate(x, layer, parameters, &context, &mut buffers);
+            x = finish(&saved, layer, parameters, &context, &mut buffers);
+            saved.free(&mut buffers);
+        }
+        let selected = select(&x, &packed.predicting, config.hidden_size);
+        let mut hidden = vec![0.0; selected.len()];
+        rms_norm(&selected, weights(parameters, Kind::FinalNorm)?, context.eps, &mut hidden);
+        let head = weights(parameters, head_kind(config))?;
+        let (rows, _) = ops::token_logprobs_forward(&hidden, head, config.hidden_size, &packed.targets);
+        buffers.give(x);
+        self.give_back(buffers);
+        Ok(rows)
+    }
+
+    /// Adds the gradient of `sum(coefficient * logprob)` over the targets; the coefficients come from the callback.
+    pub(super) fn forward_backward(
+        &self,
+        config: &ModelConfig,
+        recomputes: bool,
+        parameters: &mut Parameters,
+        packed: &Packed,
+        coefficients: &mut dyn FnMut(Vec<f32>) -> Result<Vec<f32>, ModelError>,
+    ) -> Result<(), ModelError> {
+        let context = context(config, packed);
+        let mut buffers = self.buffers();
+        let mut kept = Vec::new();
+        let mut x = embed(parameters, packed, &mut buffers)?;
+        for layer in 0..config.n_layers {
+            let input = recomputes.then(|| buffers.copy(&x));
+            let saved = forward_to_gate(x, layer, parameters, &context, &mut buffers);
+            x = finish(&saved, layer, parameters, &context, &mut buffers);
+            kept.push(match input {
+                Some(input) => {
+                    saved.free(&mut buffers);
+                    Kept::Input(input)
+                }
+                None => Kept::All(Box::new(saved)),
+            });
+        }
+        let head = Head { config, targets: &packed.targets, eps: context.eps };
+        let selected = select(&x, &packed.predicting, config.hidden_size);
+        let selected_gradient = head.forward_backward(&selected, parameters, coefficients)?;
+        // The last layer's output is not needed any more; its memory takes its gradient.
+        let mut gradient = x;
+        gradient.fill(0.0);
+        let width = config.hidden_size;
+        for (&row, from) in packed.predicting.iter().zip(selected_gradient.chunks_exact(width)) {
+            envace_kernels::add(&mut gradient[row as usize * width..][..width], from);
+        }
+        for layer in (0..config.n_layers).rev() {
+            let saved = match kept.pop() {
+                Some(Kept::All(saved)) => *saved,
+                Some(Kept::Input(input)) => forward_to_gate(input, layer, parameters, &context, &mut buffers),
+                None => return Err(ModelError::invalid("a layer was not computed")),
+            };
+            gradient = backward(saved, gradient, layer, parameters, &context, &mut buffers);
+        }
+        if let Some(embedding) = parameters.get_mut(Kind::Embedding) {
+            embedding_backward(embedding, &packed.tokens, &gradient);
+        }
+        buffers.give(gradient);
+        self.give_back(buffers);
+        Ok(())
+    }
+}
+
+/// What is kept of a layer until its backward pass.
+enum Kept {
+    All(Box<Saved>),
+    Input(Vec<f32>),
+}
+
+/// Final norm and vocabulary projection of the predicting rows.
+struct Head<'a> {
+    config: &'a ModelConfig,
+    targets: &'a Targets,
+    eps: f32,
+}
+
+impl Head<'_> {
+    /// Returns the gradient of the selected rows of the last layer's output.
+    fn forward_backward(
+        &self,
+        selected: &[f32],
+        parameters: &mut Parameters,
+        coefficients: &mut dyn FnMut(Vec<f32>) -> Result<Vec<f32>, ModelError>,
+    ) -> Result<Vec<f32>, ModelError> {
+        let kind = head_kind(self.config);
+        let mut hidden = vec![0.0; selected.len()];
+        rms_norm(selected, weights(parameters, Kind::FinalNorm)?, self.eps, &mut hidden);
+        let head = parameters.get_mut(kind).ok_or_else(|| missing(kind))?;
+        let (rows, kept) =
+            ops::token_logprobs_forward(&hidden, head.weights(), self.config.hidden_size, self.targets);
+        let coefficients = coefficients(rows)?;
+        let seed: Vec<f32> = coefficients.into_iter().flat_map(|coefficient| [coefficient, 0.0]).collect();
+        let mut hidden_gradient = vec![0.0; hidden.len()];
+        let mut sum = std::mem::take(&mut head.gradient);
+        let weight = head.weights();
+        token_logprobs_backward(&hidden, weight, self.targets, kept, &seed, &mut hidden_gradient, &mut sum);
+        head.gradient = sum;
+        let norm = parameters.get_mut(Kind::FinalNorm).ok_or_else(|| missing(Kind::FinalNorm))?;
+        let mut sum = std::mem::take(&mut norm.gradient);
+        let mut out = vec![0.0; selected.len()];
+        let weight = norm.weights();
+        envace_kernels::rms_norm_backward(selected, weight, self.eps, &hidden_gradient, &mut out, &mut sum);
+        norm.gradient = sum;
+        Ok(out)
+    }
+}
+
+fn context<'a>(config: &ModelConfig, packed: &'a Packed) -> Context<'a> {
+    Context {
+        hidden: config.hidden_size,
+        inner: config.intermediate_size,
+        layout: layout(config),
+        eps: config.rms_norm_eps as f32,
+        forest: &packed.forest,
+        angles: &packed.angles,
+    }
+}
+
+fn embed(parameters: &Parameters, packed: &Packed, buffers: &mut Buffers) -> Result<Vec<f32>, ModelError> {
+    let embedding = parameters.get(Kind::Embedding).ok_or_else(|| missing(Kind::Embedding))?;
+    let width = embedding.parameter.shape[1];
+    let mut x = buffers.take(packed.tokens.len() * width);
+    for (&token, row) in packed.tokens.iter().zip(x.chunks_exact_mut(width)) {
+        row.copy_from_slice(&embedding.weights()[token as usize * width..][..width]);
+    }
+    Ok(x)
+}
+
+fn select(x: &[f32], rows: &[u32], width: usize) -> Vec<f32> {
+    rows.iter().flat_map(|row| &x[*row as usize * width..][..width]).copied().collect()
+}
+
+fn head_kind(config: &ModelConfig) -> Kind {
+    if config.is_tied { Kind::Embedding } else { Kind::Head }
+}
+
+fn weights(parameters: &Parameters, kind: Kind) -> Result<&[f32], ModelError> {
+    parameters.get(kind).map(Trained::weights).ok_or_else(|| missing(kind))
+}
+
+fn missing(kind: Kind) -> ModelError {
+    ModelError::invalid(format!("a tensor is missing: {kind:?}"))
+}
