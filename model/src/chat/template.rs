@@ -79,7 +79,7 @@ impl ChatTemplate {
         let mut out = Self { environment: environment(), origins: BTreeMap::new(), special_tokens };
         for (name, origin, text) in sources {
             out.environment
-                .add_template_owned(name.clone(), without_generation_tags(&text))
+                .add_template_owned(name.clone(), without_generation_tags(&with_line_feeds(&text)))
                 .map_err(|error| failure(&origin, error))?;
             out.origins.insert(name, origin);
         }
@@ -241,6 +241,9 @@ fn environment() -> Environment<'static> {
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.set_formatter(|out, _, value| out.write_str(&str_of(value)).map_err(Error::from));
+    // As in Python: texts and mappings are sequences, what is not defined is an empty one, and `None` is nothing.
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+    environment.add_test("sequence", |value: &Value| value.is_undefined() || value.len().is_some());
     environment.add_filter("tojson", tojson);
     environment.add_filter("string", |value: &Value| str_of(value));
     environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
@@ -258,6 +261,11 @@ fn now(date: Option<Date>, pattern: &str) -> Result<String, Error> {
 fn failure(origin: &str, error: Error) -> ChatError {
     let problem = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     ChatError::Template { origin: origin.to_owned(), line: error.line(), problem, source: Box::new(error) }
+}
+
+/// The template with line feeds alone at the ends of its lines, as the reference implementation reads it.
+fn with_line_feeds(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
 /// The template with `{% generation %}` blocks, which mark the assistant's tokens elsewhere, turned into blocks that
