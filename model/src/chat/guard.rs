@@ -84,16 +84,17 @@ impl Guard {
 
     /// Ids of a guarded rendering.
     pub(super) fn encode(&self, tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, ChatError> {
+        let encode = |text: &str| tokenizer.encode(text);
         let mut ids = Vec::new();
         let mut start = 0;
         for (at, c) in text.char_indices() {
             if let Some(hidden) = self.hidden_by(c) {
-                ids.extend(tokenizer.encode(text.get(start..at).unwrap_or_default())?);
-                ids.extend(tokenizer.encode_text(hidden)?);
+                ids.extend(encode_piece(text.get(start..at).unwrap_or_default(), start > 0, &encode)?);
+                ids.extend(encode_piece(hidden, true, &|text| tokenizer.encode_text(text))?);
                 start = at + c.len_utf8();
             }
         }
-        ids.extend(tokenizer.encode(text.get(start..).unwrap_or_default())?);
+        ids.extend(encode_piece(text.get(start..).unwrap_or_default(), start > 0, &encode)?);
         Ok(ids)
     }
 
@@ -103,6 +104,22 @@ impl Guard {
         }
         self.hidden.iter().find(|(stand_in, _)| *stand_in == c).map(|(_, text)| text.as_str())
     }
+}
+
+/// Ids of a piece of a text. Some tokenizers put a space before a text, so what follows another piece is encoded after
+/// a line break, which is then taken away.
+fn encode_piece(
+    piece: &str,
+    follows: bool,
+    encode: &dyn Fn(&str) -> Result<Vec<u32>, ChatError>,
+) -> Result<Vec<u32>, ChatError> {
+    if follows && !piece.is_empty() {
+        let after_line_break = encode(&format!("\n{piece}"))?;
+        if let Some(ids) = after_line_break.strip_prefix(encode("\n")?.as_slice()) {
+            return Ok(ids.to_vec());
+        }
+    }
+    encode(piece)
 }
 
 fn for_each_text<'a>(value: &'a Json, visit: &mut dyn FnMut(&'a str)) {
