@@ -116,8 +116,8 @@ fn encode(tokenizer: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>, Cha
     Ok(encoding.get_ids().to_vec())
 }
 
-/// Adds the tokens of `added_tokens_decoder` that `tokenizer.json` lacks, in the order of their ids, and marks the
-/// named special tokens as special.
+/// Adds the tokens of `added_tokens_decoder` that `tokenizer.json` lacks or has otherwise, in the order of their ids,
+/// and marks the named special tokens as special.
 fn add_configured_tokens(tokenizer: &mut tokenizers::Tokenizer, dir: &Path) -> Result<(), ChatError> {
     let path = dir.join("tokenizer_config.json");
     let json = read_json_if_present(&path)?.unwrap_or(Value::Null);
@@ -133,7 +133,7 @@ fn add_configured_tokens(tokenizer: &mut tokenizers::Tokenizer, dir: &Path) -> R
         }
         tokens.sort_by_key(|(id, _, _)| *id);
         for (id, key, token) in tokens {
-            if known.get(&id).is_some_and(|known| known.content == token.content) {
+            if known.get(&id) == Some(&token) {
                 continue;
             }
             let content = token.content.clone();
@@ -144,13 +144,16 @@ fn add_configured_tokens(tokenizer: &mut tokenizers::Tokenizer, dir: &Path) -> R
         }
     }
     let names = SpecialTokens::load(dir)?;
-    for text in
-        names.named().values().map(String::as_str).chain(names.additional().iter().map(String::as_str))
-    {
-        let is_added = tokenizer.get_added_tokens_decoder().values().any(|token| token.content == text);
-        if !is_added && tokenizer.token_to_id(text).is_some() {
-            add(tokenizer, AddedToken::from(text, true), &path)?;
+    let named = names.named().values().map(|text| (text, true));
+    for (text, is_named) in named.chain(names.additional().iter().map(|text| (text, false))) {
+        let Some(id) = tokenizer.token_to_id(text) else { continue };
+        let added = tokenizer.get_added_tokens_decoder().remove(&id);
+        // An added token that is not special stays so if it is only one of the additional ones.
+        if added.as_ref().is_some_and(|token| token.special || !is_named) {
+            continue;
         }
+        let token = added.unwrap_or_else(|| AddedToken::from(text.as_str(), true));
+        add(tokenizer, AddedToken { special: true, ..token }, &path)?;
     }
     Ok(())
 }
@@ -163,8 +166,10 @@ fn add(tokenizer: &mut tokenizers::Tokenizer, token: AddedToken, path: &Path) ->
 
 /// An added token as the configuration writes it, with the keys it may leave out.
 fn with_defaults(value: &Value) -> Value {
+    let is_special = value.get("special").and_then(Value::as_bool).unwrap_or_default();
     let mut token = serde_json::json!({
-        "content": "", "single_word": false, "lstrip": false, "rstrip": false, "normalized": true, "special": false
+        "content": "", "single_word": false, "lstrip": false, "rstrip": false, "normalized": !is_special,
+        "special": false,
     });
     if let (Some(token), Some(given)) = (token.as_object_mut(), value.as_object()) {
         for (key, value) in given {
