@@ -6,7 +6,7 @@ use candle_core::Device;
 use envace_model::{Model, init};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::config;
 
@@ -120,28 +120,103 @@ fn tensors_that_do_not_fit() {
 }
 
 #[test]
-fn shards_are_found_by_their_index() {
-    let dir = tempfile::tempdir().unwrap();
-    init::random(&config(json!({})), dir.path(), [1; 32], init::InitScale::default()).unwrap();
-    let whole = fs_err::read(dir.path().join("model.safetensors")).unwrap();
+fn values_that_are_not_finite() {
+    for (tensor, shape) in [("model.embed_tokens.weight", [123, 64]), ("model.norm.weight", [64, 1])] {
+        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let index = shape[0] * shape[1] - 1;
+            let error = error_of(|dir| {
+                rewrite(
+                    dir,
+                    |name, dtype, shape, mut data| {
+                        if name == tensor {
+                            data[2 * index..].copy_from_slice(&half::bf16::from_f32(value).to_le_bytes());
+                        }
+                        Some((dtype, shape, data))
+                    },
+                    None,
+                );
+            });
+            assert!(error.contains(&format!("`{tensor}` in")), "{value}: {error}");
+            assert!(error.ends_with(&format!("not finite, at element: {index}")), "{value}: {error}");
+        }
+    }
+}
+
+/// Cuts the weights of a folder into two shards; returns the index, which is not written.
+fn shard(dir: &Path) -> Value {
+    let whole = fs_err::read(dir.join("model.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&whole).unwrap();
     let mut map = serde_json::Map::new();
     for (i, shard) in ["a.safetensors", "b.safetensors"].iter().enumerate() {
         let own: Vec<(String, TensorView<'_>)> =
             file.tensors().into_iter().filter(|(name, _)| name.len() % 2 == i).collect();
         map.extend(own.iter().map(|(name, _)| (name.clone(), json!(shard))));
-        fs_err::write(dir.path().join(shard), safetensors::serialize(own, None).unwrap()).unwrap();
+        fs_err::write(dir.join(shard), safetensors::serialize(own, None).unwrap()).unwrap();
     }
-    fs_err::remove_file(dir.path().join("model.safetensors")).unwrap();
-    let index = dir.path().join("model.safetensors.index.json");
-    fs_err::write(&index, json!({"weight_map": map}).to_string()).unwrap();
-    Model::load(dir.path(), &Device::Cpu).unwrap();
+    fs_err::remove_file(dir.join("model.safetensors")).unwrap();
+    json!({"weight_map": map})
+}
 
-    fs_err::write(&index, json!({"weight_map": {"x": "../a.safetensors"}}).to_string()).unwrap();
-    let error = Model::load(dir.path(), &Device::Cpu).err().unwrap().to_string();
-    assert!(error.contains("key `weight_map`"), "{error}");
-    fs_err::write(&index, json!({"weight_map": map}).to_string()).unwrap();
-    fs_err::write(dir.path().join("b.safetensors"), &whole[..100]).unwrap();
-    let error = Model::load(dir.path(), &Device::Cpu).err().unwrap().to_string();
-    assert!(error.contains("b.safetensors` is not a valid safetensors file"), "{error}");
+fn write_index(dir: &Path, index: &Value) {
+    fs_err::write(dir.join("model.safetensors.index.json"), index.to_string()).unwrap();
+}
+
+#[test]
+fn shards_are_found_by_their_index() {
+    let dir = tempfile::tempdir().unwrap();
+    init::random(&config(json!({})), dir.path(), [1; 32], init::InitScale::default()).unwrap();
+    let index = shard(dir.path());
+    write_index(dir.path(), &index);
+    Model::load(dir.path(), &Device::Cpu).unwrap();
+}
+
+/// Loads a model in two shards of which `damage` changes the folder, given the index that it has.
+fn error_of_shards(damage: impl FnOnce(&Path, Value)) -> String {
+    error_of(|dir| {
+        let index = shard(dir);
+        write_index(dir, &index);
+        damage(dir, index);
+    })
+}
+
+#[test]
+fn shards_that_are_not_there_or_not_whole() {
+    let norm = "model.norm.weight";
+    let beside =
+        error_of_shards(|dir, _| write_index(dir, &json!({"weight_map": {"x": "../a.safetensors"}})));
+    assert!(beside.contains("key `weight_map`"), "{beside}");
+    let no_map = error_of_shards(|dir, _| write_index(dir, &json!({"metadata": {}})));
+    assert!(no_map.contains("key `weight_map` in") && no_map.contains("index.json`"), "{no_map}");
+    let broken =
+        error_of_shards(|dir, _| fs_err::write(dir.join("model.safetensors.index.json"), "{").unwrap());
+    assert!(broken.contains("index.json` is not a valid JSON file"), "{broken}");
+    let missing = error_of_shards(|dir, _| fs_err::remove_file(dir.join("b.safetensors")).unwrap());
+    assert!(missing.contains("cannot read") && missing.contains("b.safetensors`"), "{missing}");
+    for keep in [0, 7, 100, 5_000] {
+        let cut = error_of_shards(|dir, _| {
+            let bytes = fs_err::read(dir.join("b.safetensors")).unwrap();
+            fs_err::write(dir.join("b.safetensors"), &bytes[..keep]).unwrap();
+        });
+        let names_file = cut.contains("b.safetensors` is not a valid safetensors file");
+        // An empty file cannot be mapped on some systems.
+        assert!(names_file || (keep == 0 && cut.contains("b.safetensors")), "{keep}: {cut}");
+    }
+    // The index names another shard than the one that has the tensor, and then one that neither has.
+    let moved = error_of_shards(|dir, mut index| {
+        let shard = &mut index["weight_map"][norm];
+        *shard = json!(if *shard == "a.safetensors" { "b.safetensors" } else { "a.safetensors" });
+        write_index(dir, &index);
+    });
+    assert!(moved.contains(&format!("tensor `{norm}` is missing in")), "{moved}");
+    let nowhere = error_of_shards(|dir, mut index| {
+        index["weight_map"]["model.norm.bias"] = json!("a.safetensors");
+        write_index(dir, &index);
+    });
+    assert!(nowhere.contains("tensor `model.norm.bias` is missing in") && nowhere.contains("a.safetensors`"));
+    // Which of the two would count?
+    let twice = error_of_shards(|dir, _| {
+        let bytes = fs_err::read(dir.join("a.safetensors")).unwrap();
+        fs_err::write(dir.join("b.safetensors"), bytes).unwrap();
+    });
+    assert!(twice.contains("b.safetensors` does not belong"), "{twice}");
 }
