@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use super::error::ChatError;
+use super::error::{ChatError, read_json_if_present};
 use super::generation_config::GenerationConfig;
 use super::guard::Guard;
 use super::message::{ChatMessage, Speaker};
 use super::template::{ChatTemplate, RenderInput, RenderJson};
 use super::tokenizer::Tokenizer;
+use crate::config::CONFIG_FILE;
 
 /// Everything a model folder says about text: tokenizer, chat template, and what ends a generation.
 #[derive(Debug)]
@@ -52,9 +53,11 @@ impl ChatFormat {
     /// Loads it from a model folder in Hugging Face layout.
     ///
     /// # Errors
-    /// Those of [`Tokenizer::load`], [`ChatTemplate::load`] and [`GenerationConfig::load`].
+    /// Those of [`Tokenizer::load`], [`ChatTemplate::load`] and [`GenerationConfig::load`]; [`ChatError::Key`] if the
+    /// `vocab_size` of `config.json` leaves a token without an embedding.
     pub fn load(dir: &Path) -> Result<Self, ChatError> {
         let tokenizer = Tokenizer::load(dir)?;
+        check_vocabulary(dir, &tokenizer)?;
         let template = ChatTemplate::load(dir)?;
         let generation = GenerationConfig::load(dir, &tokenizer)?;
         let turn_end = turn_end(&tokenizer, &template, &generation);
@@ -170,6 +173,21 @@ impl<'a> GuardedDialogue<'a> {
             n_hidden: self.guard.n_hidden(),
             opens_reasoning: text.trim_end().ends_with("<think>"),
         })
+    }
+}
+
+/// Refuses a tokenizer with ids that the model of its folder does not have: they would only be met in a prompt.
+fn check_vocabulary(dir: &Path, tokenizer: &Tokenizer) -> Result<(), ChatError> {
+    let path = dir.join(CONFIG_FILE);
+    let json = read_json_if_present(&path)?.unwrap_or(Json::Null);
+    let n_tokens = tokenizer.vocab_size();
+    match json.get("vocab_size").and_then(Json::as_u64) {
+        Some(vocab_size) if vocab_size < n_tokens as u64 => Err(ChatError::Key {
+            path,
+            key: "vocab_size".to_owned(),
+            problem: format!("is {vocab_size}, and `tokenizer.json` beside it has more tokens: {n_tokens}"),
+        }),
+        _ => Ok(()),
     }
 }
 

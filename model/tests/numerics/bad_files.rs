@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use candle_core::Device;
+use envace_model::chat::{ChatFormat, Tokenizer};
+use envace_model::init::InitScale;
 use envace_model::{Model, init};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
@@ -13,7 +15,7 @@ use super::config;
 /// Writes a good model, lets `damage` change the folder, and returns the error of loading it, causes included.
 fn error_of(damage: impl FnOnce(&Path)) -> String {
     let dir = tempfile::tempdir().unwrap();
-    init::random(&config(json!({})), dir.path(), [1; 32], init::InitScale::default()).unwrap();
+    init::random(&config(json!({})), dir.path(), [1; 32], InitScale::default()).unwrap();
     damage(dir.path());
     let error = Model::load(dir.path(), &Device::Cpu).err().expect("a damaged model must not load");
     let mut text = error.to_string();
@@ -164,7 +166,7 @@ fn write_index(dir: &Path, index: &Value) {
 #[test]
 fn shards_are_found_by_their_index() {
     let dir = tempfile::tempdir().unwrap();
-    init::random(&config(json!({})), dir.path(), [1; 32], init::InitScale::default()).unwrap();
+    init::random(&config(json!({})), dir.path(), [1; 32], InitScale::default()).unwrap();
     let index = shard(dir.path());
     write_index(dir.path(), &index);
     Model::load(dir.path(), &Device::Cpu).unwrap();
@@ -219,4 +221,22 @@ fn shards_that_are_not_there_or_not_whole() {
         fs_err::write(dir.join("b.safetensors"), bytes).unwrap();
     });
     assert!(twice.contains("b.safetensors` does not belong"), "{twice}");
+}
+
+#[test]
+fn a_tokenizer_needs_an_embedding_for_each_of_its_tokens() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chat");
+    let dir = tempfile::tempdir().unwrap();
+    fs_err::copy(golden.join("tiny/tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+    fs_err::copy(golden.join("templates/plain.jinja"), dir.path().join("chat_template.jinja")).unwrap();
+    let n_tokens = Tokenizer::load(dir.path()).unwrap().vocab_size();
+    let load = |vocab_size: usize| {
+        init::random(&config(json!({"vocab_size": vocab_size})), dir.path(), [1; 32], InitScale::default())
+            .unwrap();
+        ChatFormat::load(dir.path())
+    };
+    assert!(load(n_tokens + 7).is_ok() && load(n_tokens).is_ok());
+    let error = load(n_tokens - 1).unwrap_err().to_string();
+    let expected = format!("is {}, and `tokenizer.json` beside it has more tokens: {n_tokens}", n_tokens - 1);
+    assert!(error.contains("config.json`: key `vocab_size`") && error.ends_with(&expected), "{error}");
 }
