@@ -37,7 +37,7 @@ LEAST_DIFFERENT = 12
 TRIES_FOR_A_PROMPT = 200
 COMMON = {
     "hidden_size": 16,
-    "intermediate_size": 24,
+    "intermediate_size": 13,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
