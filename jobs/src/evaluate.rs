@@ -29,7 +29,7 @@ use crate::world::World;
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "evaluate",
-    version: 2,
+    version: 3,
     inputs: &[Table::Tasks],
     outputs: &[
         Table::Trajectories,

@@ -23,5 +23,7 @@ pub use config::{CONFIG_FILE, Family, ModelConfig, RopeScaling};
 pub use envace_kernels::LogSoftmax;
 pub use error::{Cause, ModelError};
 pub use fingerprint::arithmetic_fingerprint;
-pub use train::{AdamW, ApplyReport, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions, micro_batches};
+pub use train::{
+    AdamW, ApplyReport, Member, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions, micro_batches,
+};
 pub use transformer::{CacheRow, KvCache, Model};

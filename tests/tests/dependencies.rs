@@ -49,8 +49,14 @@ const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        name: "envace-model",
+        name: "envace-kernels",
         ours: &[],
+        ours_in_tests: &[],
+        without: &[TENSORS, "arrow", "tokio", "serde", "safetensors", HTTP[0], HTTP[1]],
+    },
+    Rule {
+        name: "envace-model",
+        ours: &["envace-kernels"],
         ours_in_tests: &[],
         without: &["arrow", "parquet", "datafusion", "object_store", HTTP[0], HTTP[1]],
     },

@@ -23,7 +23,7 @@ use crate::task_order::drawn;
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "rollout",
-    version: 2,
+    version: 3,
     inputs: &[Table::Tasks],
     outputs: &[Table::Trajectories, Table::Messages, Table::Generations, Table::Sequences],
     queries: &[],

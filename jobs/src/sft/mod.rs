@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use envace_grpo::seeds::Draw;
 use envace_model::chat::{ChatFormat, PromptOptions};
-use envace_model::{Device, PolicyLogprobs, TrainSequence, Trainer};
+use envace_model::{Device, PolicyLogprobs, TrainSequence, Trainer, micro_batches};
 use envace_pipeline::{Execution, Plan, StageSpec, Store};
 use envace_schemas::Table;
 use envace_schemas::tables::{SftLossRow, TimingRow};
@@ -23,7 +23,6 @@ use crate::rollout::prompt_tools::with_tools_in_prompt;
 use crate::rollout::rehearsal_examples::rehearsal_examples;
 use crate::task::Task;
 use crate::task_order::drawn;
-use crate::update::items::micro_batches;
 use crate::update::{schedule, store_trained, trainer_options};
 
 pub use sequences::{Demonstration, actor_demonstrations, rehearsal_demonstration};
@@ -31,7 +30,7 @@ pub use sequences::{Demonstration, actor_demonstrations, rehearsal_demonstration
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "sft",
-    version: 2,
+    version: 3,
     inputs: &[Table::Tasks],
     outputs: &[Table::SftLosses],
     queries: &[],
@@ -232,16 +231,17 @@ fn apply(
     learning_rate: f64,
 ) -> Result<(Vec<SftLossRow>, u64), JobError> {
     let n_trained: usize = sequences.iter().map(|(_, sequence)| sequence.trained.len()).sum();
-    let sizes: Vec<usize> = sequences.iter().map(|(_, sequence)| sequence.token_ids.len()).collect();
-    let mut sums: Vec<(TrainRole, f64, usize)> = Vec::new();
+    let all: Vec<TrainSequence> = sequences.iter().map(|(_, sequence)| train_sequence(sequence)).collect();
+    let mut sums: Vec<(TrainRole, f64, usize, usize)> = Vec::new();
     let coefficient = -1.0 / n_trained.max(1) as f32;
-    for range in micro_batches(&sizes, config.micro_batch_tokens) {
-        let part = sequences.get(range).unwrap_or_default();
-        let batch: Vec<TrainSequence> = part.iter().map(|(_, sequence)| train_sequence(sequence)).collect();
+    for members in micro_batches(&all, config.micro_batch_tokens) {
+        let batch: Vec<TrainSequence> =
+            members.iter().filter_map(|member| all.get(member.index).cloned()).collect();
         trainer.accumulate(&batch, &mut |policy: &[PolicyLogprobs]| {
-            for ((role, _), policy) in part.iter().zip(policy) {
+            for (member, policy) in members.iter().zip(policy) {
+                let Some((role, _)) = sequences.get(member.index) else { continue };
                 let loss = -policy.logprobs.iter().map(|logprob| f64::from(*logprob)).sum::<f64>();
-                sums.push((*role, loss, policy.logprobs.len()));
+                sums.push((*role, loss, policy.logprobs.len(), member.n_computed));
             }
             policy.iter().map(|policy| vec![coefficient; policy.logprobs.len()]).collect()
         })?;
@@ -251,14 +251,10 @@ fn apply(
     let max_norm = Some(config.max_gradient_norm).filter(|norm| *norm > 0.0);
     let report = trainer.apply(learning_rate, max_norm)?;
     let row = |name: &str, is_of: &dyn Fn(TrainRole) -> bool| {
-        let of_role = || sums.iter().filter(|(role, _, _)| is_of(*role));
-        let n_tokens: usize = of_role().map(|(_, _, n_tokens)| n_tokens).sum();
-        let n_forward: usize = sequences
-            .iter()
-            .filter(|(role, _)| is_of(*role))
-            .map(|(_, sequence)| sequence.token_ids.len())
-            .sum();
-        let loss: f64 = of_role().map(|(_, loss, _)| loss).sum();
+        let of_role = || sums.iter().filter(|(role, ..)| is_of(*role));
+        let n_tokens: usize = of_role().map(|(_, _, n_tokens, _)| n_tokens).sum();
+        let n_forward: usize = of_role().map(|(.., n_computed)| n_computed).sum();
+        let loss: f64 = of_role().map(|(_, loss, ..)| loss).sum();
         SftLossRow {
             optimizer_step,
             role: name.to_owned(),
@@ -276,7 +272,8 @@ fn apply(
         row("all", &|_| true),
         row("rehearsal", &|role| role == TrainRole::Rehearsal),
     ];
-    Ok((rows, sizes.iter().sum::<usize>() as u64))
+    let n_computed: usize = sums.iter().map(|(.., n_computed)| n_computed).sum();
+    Ok((rows, n_computed as u64))
 }
 
 fn train_sequence(sequence: &Demonstration) -> TrainSequence {

@@ -139,24 +139,6 @@ pub fn minibatches(
     batches
 }
 
-/// Cuts `sizes` (tokens of each sequence) into runs of at most `budget` tokens, in order. A sequence beyond the
-/// budget goes alone.
-pub fn micro_batches(sizes: &[usize], budget: usize) -> Vec<std::ops::Range<usize>> {
-    let mut ranges: Vec<std::ops::Range<usize>> = Vec::new();
-    let mut n_tokens = 0;
-    for (index, size) in sizes.iter().enumerate() {
-        match ranges.last_mut() {
-            Some(last) if n_tokens + size <= budget => last.end = index + 1,
-            _ => {
-                ranges.push(index..index + 1);
-                n_tokens = 0;
-            }
-        }
-        n_tokens += size;
-    }
-    ranges
-}
-
 fn contradiction(row: &AdvantageRow, what: &str) -> JobError {
     JobError::refused(
         format!(
@@ -170,13 +152,6 @@ fn contradiction(row: &AdvantageRow, what: &str) -> JobError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn micro_batches_keep_the_order_and_the_budget() {
-        assert_eq!(micro_batches(&[3, 3, 3, 9, 1], 6), [0..2, 2..3, 3..4, 4..5]);
-        assert!(micro_batches(&[], 6).is_empty());
-        assert_eq!(micro_batches(&[1, 1], 1), [0..1, 1..2]);
-    }
 
     fn sequence(role: &str, n_tokens: usize, sampled: std::ops::Range<usize>) -> SequenceRow {
         SequenceRow {

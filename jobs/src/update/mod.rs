@@ -23,7 +23,7 @@ use items::{Item, items_of, minibatches};
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "update",
-    version: 1,
+    version: 2,
     inputs: &[Table::Generations, Table::Sequences, Table::Advantages],
     outputs: &[Table::Updates],
     queries: &[],

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use envace_grpo::loss::{LossParts, Objective, Tokens, Totals, sequence_loss};
-use envace_model::{PolicyLogprobs, TrainSequence, Trainer};
+use envace_model::{PolicyLogprobs, TrainSequence, Trainer, micro_batches};
 use envace_schemas::tables::UpdateRow;
 
-use super::items::{Item, micro_batches};
+use super::items::Item;
 use crate::config::{TrainRole, UpdateConfig};
 use crate::error::JobError;
 use crate::progress::Progress;
@@ -67,15 +67,17 @@ pub(super) fn apply(
     for item in batch {
         totals.add_sequence(&item.spans);
     }
-    let sizes: Vec<usize> = batch.iter().map(|item| item.sequence.token_ids.len()).collect();
+    let sequences: Vec<TrainSequence> = batch.iter().map(|item| item.sequence.clone()).collect();
     let mut sums: BTreeMap<&'static str, RoleSums> = BTreeMap::new();
-    for range in micro_batches(&sizes, context.config.micro_batch_tokens) {
-        let items = batch.get(range).unwrap_or_default();
+    for members in micro_batches(&sequences, context.config.micro_batch_tokens) {
+        let items: Vec<&Item> =
+            members.iter().filter_map(|member| batch.get(member.index).copied()).collect();
         let sequences: Vec<TrainSequence> = items.iter().map(|item| item.sequence.clone()).collect();
-        let ref_logprobs = reference_logprobs(reference, items, &context.config.kl.roles)?;
+        let ref_logprobs = reference_logprobs(reference, &items, &context.config.kl.roles)?;
         let mut failed = None;
         trainer.accumulate(&sequences, &mut |policy: &[PolicyLogprobs]| {
-            let coefficients = items.iter().zip(policy).enumerate().map(|(index, (item, policy))| {
+            let pairs = items.iter().zip(&members).zip(policy).enumerate();
+            let coefficients = pairs.map(|(index, ((item, member), policy))| {
                 let ref_logprobs =
                     ref_logprobs.get(index).and_then(Option::as_ref).map(|policy| policy.logprobs.as_slice());
                 let tokens = Tokens {
@@ -87,8 +89,8 @@ pub(super) fn apply(
                 };
                 match sequence_loss(&tokens, &context.objective, &totals) {
                     Ok((parts, gradient)) => {
-                        let n_tokens = item.sequence.token_ids.len() as i64;
-                        sums.entry(item.role.name()).or_default().add(&parts, 1, n_tokens);
+                        let n_computed = member.n_computed as i64;
+                        sums.entry(item.role.name()).or_default().add(&parts, 1, n_computed);
                         gradient
                     }
                     Err(error) => {
@@ -103,7 +105,8 @@ pub(super) fn apply(
             return Err(error.into());
         }
         let n_tokens: usize = sequences.iter().map(|sequence| sequence.token_ids.len()).sum();
-        context.progress.advance(n_tokens as u64, n_tokens as u64);
+        let n_computed: usize = members.iter().map(|member| member.n_computed).sum();
+        context.progress.advance(n_tokens as u64, n_computed as u64);
     }
     let optimizer_step = trainer.step() as i64;
     let max_norm = Some(context.config.max_gradient_norm).filter(|norm| *norm > 0.0);
@@ -131,6 +134,7 @@ pub(super) fn apply(
             clip_share: parts.clip_share(),
             mismatch_mean_nats: parts.mismatch_mean(),
             mismatch_max_nats: has_tokens.then_some(parts.mismatch_max),
+            mismatch_k3_nats: parts.mismatch_k3_mean(),
             advantage_mean: parts.advantage_mean(),
             gradient_norm: Some(report.gradient_norm).filter(|norm| norm.is_finite()),
             learning_rate: place.learning_rate,

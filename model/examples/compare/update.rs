@@ -48,7 +48,8 @@ pub(super) fn update(arguments: &Arguments) -> Measured {
         let mut loss = 0.0;
         let start = Instant::now();
         for batch in micro_batches(&sequences, spec.micro_batch_tokens) {
-            let batch: Vec<TrainSequence> = batch.into_iter().map(|index| sequences[index].clone()).collect();
+            let batch: Vec<TrainSequence> =
+                batch.iter().map(|member| sequences[member.index].clone()).collect();
             let weigh = &mut |rows: &[PolicyLogprobs]| {
                 let sums = rows.iter().flat_map(|row| &row.logprobs).map(|logprob| f64::from(*logprob));
                 loss -= sums.sum::<f64>() / n_trained as f64;

@@ -57,7 +57,8 @@ impl Engine for LocalEngine {
     }
 
     fn poll(&mut self) -> Result<Vec<Generated>, ModelError> {
-        self.batcher.poll()
+        // Within the thread pool: from outside, every parallel loop of a round would wake it anew.
+        rayon::scope(|_| self.batcher.poll())
     }
 
     fn n_waiting(&self) -> usize {

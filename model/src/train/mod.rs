@@ -10,5 +10,5 @@ mod trained;
 mod trainer;
 
 pub use optimizer::{AdamW, ApplyReport};
-pub use packing::{PolicyLogprobs, TrainSequence, micro_batches};
+pub use packing::{Member, PolicyLogprobs, TrainSequence, micro_batches};
 pub use trainer::{Trainer, TrainerOptions};

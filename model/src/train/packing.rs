@@ -30,31 +30,40 @@ pub struct PolicyLogprobs {
 }
 
 /// Cuts sequences into micro-batches that each compute at most `budget` tokens, a shared prefix counted once; a sequence
-/// beyond the budget goes alone. Returns indices of `sequences`.
+/// beyond the budget goes alone.
 ///
 /// Sequences are taken in the order of their tokens, so that those which share the most are together; where equal
 /// prefixes fall into different micro-batches, each computes them. The order of the input has no influence but for
 /// equal sequences.
-pub fn micro_batches(sequences: &[TrainSequence], budget: usize) -> Vec<Vec<usize>> {
-    let mut batches: Vec<Vec<usize>> = Vec::new();
+pub fn micro_batches(sequences: &[TrainSequence], budget: usize) -> Vec<Vec<Member>> {
+    let mut batches: Vec<Vec<Member>> = Vec::new();
     let mut n_tokens = 0;
     let mut last: &[u32] = &[];
     for index in in_order(sequences) {
         let computed = sequences[index].computed();
-        let n_shared = common_prefix(last, computed);
+        let n_new = computed.len() - common_prefix(last, computed);
         match batches.last_mut() {
-            Some(batch) if n_tokens + computed.len() - n_shared <= budget => {
-                batch.push(index);
-                n_tokens += computed.len() - n_shared;
+            Some(batch) if n_new == 0 || n_tokens + n_new <= budget => {
+                batch.push(Member { index, n_computed: n_new });
+                n_tokens += n_new;
             }
             _ => {
-                batches.push(vec![index]);
+                batches.push(vec![Member { index, n_computed: computed.len() }]);
                 n_tokens = computed.len();
             }
         }
         last = computed;
     }
     batches
+}
+
+/// A sequence of a micro-batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Which one it is.
+    pub index: usize,
+    /// Tokens that are computed for it and for none of the members before it.
+    pub n_computed: usize,
 }
 
 /// Indices of the sequences in the order of the tokens they compute.
@@ -186,4 +195,32 @@ fn check(index: usize, sequence: &TrainSequence, config: &ModelConfig) -> Result
         return Err(ModelError::ContextOverflow { needed, limit: config.context_length });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Trains the last token only, so that all before it is computed.
+    fn sequence(token_ids: &[u32]) -> TrainSequence {
+        let trained = vec![token_ids.len() as u32 - 1];
+        TrainSequence { token_ids: token_ids.to_vec(), trained, temperature: 1.0 }
+    }
+
+    fn cut(sequences: &[TrainSequence], budget: usize) -> Vec<Vec<(usize, usize)>> {
+        let pairs =
+            |batch: Vec<Member>| batch.iter().map(|member| (member.index, member.n_computed)).collect();
+        micro_batches(sequences, budget).into_iter().map(pairs).collect()
+    }
+
+    #[test]
+    fn micro_batches_count_a_shared_prefix_once() {
+        // Computed are 1 2 3 | 5 | 1 2 4 | 1 2 3 (again): in order 0, 3, 2, 1, with 3, 0, 1 and 1 new tokens.
+        let sequences = [&[1, 2, 3, 9][..], &[5, 9], &[1, 2, 4, 9], &[1, 2, 3, 7]].map(sequence);
+        assert_eq!(cut(&sequences, 5), [[(0, 3), (3, 0), (2, 1), (1, 1)]]);
+        // A new micro-batch computes the prefix again.
+        assert_eq!(cut(&sequences, 3), [vec![(0, 3), (3, 0)], vec![(2, 3)], vec![(1, 1)]]);
+        assert_eq!(cut(&sequences, 1), [vec![(0, 3), (3, 0)], vec![(2, 3)], vec![(1, 1)]]);
+        assert!(cut(&[], 4).is_empty());
+    }
 }

@@ -115,7 +115,9 @@ impl Trainer {
             return Ok(packed.split(&[]));
         }
         let rows = match &self.compute {
-            Compute::Fused(fused) => fused.forward(&self.config, &self.parameters, &packed)?,
+            Compute::Fused(fused) => {
+                rayon::scope(|_| fused.forward(&self.config, &self.parameters, &packed))?
+            }
             Compute::Composed(composed) => composed.forward(&self.config, &packed)?,
         };
         Ok(packed.split(&rows))

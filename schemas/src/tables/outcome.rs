@@ -121,7 +121,8 @@ row! {
         n_generations: i64,
         /// Sequences that went through the model.
         n_sequences: i64,
-        /// Tokens that went through the model.
+        /// Tokens that went through the model: a prefix that sequences of one micro-batch share went through once, and
+        /// counts for the first of them in the order of their tokens.
         n_forward_tokens: i64,
         /// Value of the objective's loss, unitless. NULL: the role has no trained token.
         loss: Option<f64>,
@@ -136,6 +137,8 @@ row! {
         mismatch_mean_nats: Option<f64>,
         /// Largest absolute value of the same. NULL: the role has no token.
         mismatch_max_nats: Option<f64>,
+        /// Mean k3 estimate of the same difference, nats: `exp(d) - 1 - d`. NULL: the role has no token.
+        mismatch_k3_nats: Option<f64>,
         /// Mean advantage over trained generations. NULL: the role has none.
         advantage_mean: Option<f64>,
         /// Norm of the whole gradient before clipping; the same in each role's row. NULL: not finite.
@@ -158,7 +161,8 @@ row! {
         n_tokens: i64,
         /// Sequences that went through the model.
         n_sequences: i64,
-        /// Tokens that went through the model.
+        /// Tokens that went through the model: a prefix that sequences of one micro-batch share went through once, and
+        /// counts for the first of them in the order of their tokens.
         n_forward_tokens: i64,
         /// Mean negative log likelihood, nats per token. NULL: the role has no token here.
         loss_nats: Option<f64>,

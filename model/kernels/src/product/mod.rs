@@ -263,8 +263,10 @@ fn all_depths<E: Stored>(
     out_stride: usize,
 ) {
     let Sizes { n_rows, depth, width } = sizes;
-    for first in (0..depth).step_by(PASS_DEPTH) {
-        let depths = first..(first + PASS_DEPTH).min(depth);
+    // The panels of few rows are read in the order in which they lie in memory.
+    let pass_depth = if n_rows < MANY_ROWS { depth } else { PASS_DEPTH };
+    for first in (0..depth).step_by(pass_depth) {
+        let depths = first..(first + pass_depth).min(depth);
         let view = View { values: &view.values[first * view.stride..], ..view };
         let block = Block { left, depths, columns: 0..width, is_added: is_added || first > 0 };
         block.rows(view, 0, n_rows, out, out_stride);
@@ -375,6 +377,7 @@ impl Block<'_> {
                 depth,
                 width,
                 is_added: self.is_added,
+                looks_ahead: n_rows < MANY_ROWS,
                 out: &mut out[row * out_stride..],
                 out_stride,
             });
@@ -452,6 +455,7 @@ fn in_place(
             depth: PASS_DEPTH.min(depth - first),
             width,
             is_added: is_added || first > 0,
+            looks_ahead: false,
             out: &mut *out,
             out_stride,
         });

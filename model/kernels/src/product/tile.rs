@@ -99,6 +99,9 @@ pub(super) struct Pass<'a, E> {
     pub(super) depth: usize,
     pub(super) width: usize,
     pub(super) is_added: bool,
+    /// Whether the right factor comes from memory in order, so that it pays to ask for what follows a block while the
+    /// block is in use.
+    pub(super) looks_ahead: bool,
     pub(super) out: &'a mut [f32],
     pub(super) out_stride: usize,
 }
@@ -148,13 +151,20 @@ impl<E: Stored> WithSimd for Pass<'_, E> {
                         is_added: self.is_added || start > 0,
                     };
                     let is_packed = matches!(self.left, LeftBlock::Packed { .. });
+                    let looks_ahead = self.looks_ahead && row + n_rows == self.n_rows;
                     // SAFETY: it was asserted above that the last element of both factors lies inside its slice: a
                     // tile reads rows below `row + n_rows`, depths below `start + depth` and one panel.
                     unsafe {
-                        if is_packed {
-                            tile.dispatch::<S, true>(simd, n_rows, out, self.out_stride);
-                        } else {
-                            tile.dispatch::<S, false>(simd, n_rows, out, self.out_stride);
+                        match (is_packed, looks_ahead) {
+                            (true, true) => {
+                                tile.dispatch::<S, true, true>(simd, n_rows, out, self.out_stride)
+                            }
+                            (true, false) => {
+                                tile.dispatch::<S, true, false>(simd, n_rows, out, self.out_stride)
+                            }
+                            (false, _) => {
+                                tile.dispatch::<S, false, false>(simd, n_rows, out, self.out_stride)
+                            }
                         }
                     }
                 }
@@ -181,7 +191,7 @@ impl<E: Stored> Tile<E> {
     /// # Safety
     /// As [`Tile::compute`], with `n_rows` from 1 to [`MAX_TILE_ROWS`].
     #[inline(always)]
-    unsafe fn dispatch<S: Simd, const PACKED: bool>(
+    unsafe fn dispatch<S: Simd, const PACKED: bool, const AHEAD: bool>(
         &self,
         simd: S,
         n_rows: usize,
@@ -191,18 +201,18 @@ impl<E: Stored> Tile<E> {
         // SAFETY: passed on from the caller.
         unsafe {
             match n_rows {
-                1 => self.compute::<S, PACKED, 1>(simd, out, out_stride),
-                2 => self.compute::<S, PACKED, 2>(simd, out, out_stride),
-                3 => self.compute::<S, PACKED, 3>(simd, out, out_stride),
-                4 => self.compute::<S, PACKED, 4>(simd, out, out_stride),
-                5 => self.compute::<S, PACKED, 5>(simd, out, out_stride),
-                6 => self.compute::<S, PACKED, 6>(simd, out, out_stride),
-                7 => self.compute::<S, PACKED, 7>(simd, out, out_stride),
-                8 => self.compute::<S, PACKED, 8>(simd, out, out_stride),
-                9 => self.compute::<S, PACKED, 9>(simd, out, out_stride),
-                10 => self.compute::<S, PACKED, 10>(simd, out, out_stride),
-                11 => self.compute::<S, PACKED, 11>(simd, out, out_stride),
-                _ => self.compute::<S, PACKED, MAX_TILE_ROWS>(simd, out, out_stride),
+                1 => self.compute::<S, PACKED, AHEAD, 1>(simd, out, out_stride),
+                2 => self.compute::<S, PACKED, AHEAD, 2>(simd, out, out_stride),
+                3 => self.compute::<S, PACKED, AHEAD, 3>(simd, out, out_stride),
+                4 => self.compute::<S, PACKED, AHEAD, 4>(simd, out, out_stride),
+                5 => self.compute::<S, PACKED, AHEAD, 5>(simd, out, out_stride),
+                6 => self.compute::<S, PACKED, AHEAD, 6>(simd, out, out_stride),
+                7 => self.compute::<S, PACKED, AHEAD, 7>(simd, out, out_stride),
+                8 => self.compute::<S, PACKED, AHEAD, 8>(simd, out, out_stride),
+                9 => self.compute::<S, PACKED, AHEAD, 9>(simd, out, out_stride),
+                10 => self.compute::<S, PACKED, AHEAD, 10>(simd, out, out_stride),
+                11 => self.compute::<S, PACKED, AHEAD, 11>(simd, out, out_stride),
+                _ => self.compute::<S, PACKED, AHEAD, MAX_TILE_ROWS>(simd, out, out_stride),
             }
         }
     }
@@ -213,7 +223,7 @@ impl<E: Stored> Tile<E> {
     /// The left factor must hold `ROWS` rows and the right one a whole panel, both for `depth` positions; if `PACKED`,
     /// the left one holds `ROWS` consecutive elements a position.
     #[inline(always)]
-    unsafe fn compute<S: Simd, const PACKED: bool, const ROWS: usize>(
+    unsafe fn compute<S: Simd, const PACKED: bool, const AHEAD: bool, const ROWS: usize>(
         &self,
         simd: S,
         out: &mut [f32],
@@ -233,7 +243,11 @@ impl<E: Stored> Tile<E> {
         // SAFETY: the caller promises both factors for `depth` positions and `ROWS` rows.
         unsafe {
             let (mut left, mut right) = (self.left, self.right);
+            let ahead = self.depth * self.right_stride;
             for _ in 0..self.depth {
+                if AHEAD {
+                    prefetch(right.wrapping_add(ahead), self.right_stride);
+                }
                 let columns = E::read(simd, right);
                 for (i, sums) in sums.iter_mut().enumerate() {
                     let value = simd.splat_f32s(*left.add(i * row_stride));
@@ -253,6 +267,19 @@ impl<E: Stored> Tile<E> {
             }
         }
     }
+}
+
+/// Asks for `n` elements to be brought into the second-level cache; the address need not be valid.
+#[inline(always)]
+fn prefetch<E>(from: *const E, n: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..n * size_of::<E>()).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing that the program sees and faults on no address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast::<i8>().wrapping_add(line)) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, n);
 }
 
 /// Room for a panel's row on every processor.
