@@ -40,7 +40,7 @@ struct Arguments {
 
 impl Arguments {
     fn spec<T: DeserializeOwned>(&self) -> T {
-        let path = self.spec.as_ref().expect("this work needs --spec");
+        let path = self.spec.as_ref().unwrap();
         serde_json::from_slice(&fs_err::read(path).unwrap()).unwrap()
     }
 }
