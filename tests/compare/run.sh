@@ -44,7 +44,8 @@ if [[ -z "$python" ]]; then
 fi
 
 if [[ -z "$product" && -z "$jobs" ]]; then
-    cargo build --release --locked --workspace --bins --example compare
+    cargo build --release --locked --workspace --bins
+    cargo build --release --locked -p envace-model --example compare
     product="${CARGO_TARGET_DIR:-target}/release/examples/compare"
     jobs="${CARGO_TARGET_DIR:-target}/release/envace-jobs"
 fi
