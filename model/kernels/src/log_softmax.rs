@@ -1,7 +1,7 @@
 //! Log probabilities of one row of logits.
 
 use super::exp::exp;
-use super::{LANES, sum, vectorized};
+use super::{sum, vectorized};
 
 /// What turns the logits of one row into log probabilities: the one place where this is computed, so that the
 /// logprob of sampling and that of training have the same bits.
@@ -68,18 +68,7 @@ impl LogSoftmax {
 
 #[inline(always)]
 fn max_and_sum((logits, inverse_temperature): (&[f32], f32)) -> (f32, f32) {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let whole = logits.chunks_exact(LANES);
-    let rest = whole.remainder();
-    for chunk in whole {
-        for lane in 0..LANES {
-            lanes[lane] = if chunk[lane] > lanes[lane] { chunk[lane] } else { lanes[lane] };
-        }
-    }
-    let mut max = f32::NEG_INFINITY;
-    for &x in lanes.iter().chain(rest) {
-        max = if x > max { x } else { max };
-    }
+    let max = sum::max(logits);
     (
         max,
         sum::sum_terms(

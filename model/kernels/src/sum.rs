@@ -34,6 +34,24 @@ pub(super) fn sum_terms(n: usize, term: impl Fn(usize) -> f32) -> f32 {
     add_lanes(lanes)
 }
 
+/// The largest value, in lanes; a NaN is passed over.
+#[inline(always)]
+pub(super) fn max(values: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let whole = values.chunks_exact(LANES);
+    let rest = whole.remainder();
+    for chunk in whole {
+        for lane in 0..LANES {
+            lanes[lane] = if chunk[lane] > lanes[lane] { chunk[lane] } else { lanes[lane] };
+        }
+    }
+    let mut max = f32::NEG_INFINITY;
+    for &x in lanes.iter().chain(rest) {
+        max = if x > max { x } else { max };
+    }
+    max
+}
+
 /// Sums `x[i] * y[i]` in lanes over the shorter length, by fused multiply-adds.
 #[inline(always)]
 pub(super) fn dot(x: &[f32], y: &[f32]) -> f32 {

@@ -53,6 +53,50 @@ fn recomputation_and_threads_do_not_change_a_bit() {
     assert_eq!(kept, with_threads(2, || gradients(dir.path(), true, &[5])));
 }
 
+/// Sequences that begin alike: one extends another, two are equal, two part in the middle.
+fn related_sequences() -> Vec<TrainSequence> {
+    let mut all =
+        vec![sequence(60, 0, 123), sequence(40, 0, 123), sequence(60, 0, 123), sequence(31, 5, 123)];
+    let mut parting = sequence(60, 0, 123);
+    parting.token_ids[35..].reverse();
+    all.push(parting);
+    all
+}
+
+#[test]
+fn shared_prefixes_and_kernels_change_nothing_but_rounding() {
+    // The witness is the tensor library: its operations and its gradient, in f64, one sequence a call.
+    for case in [json!({}), json!({"model_type": "llama", "attention_bias": true})] {
+        let dir = tempfile::tempdir().unwrap();
+        random_model(dir.path(), case);
+        let run = |is_composed: bool, n_at_once: usize| {
+            let options = TrainerOptions { is_composed, ..Default::default() };
+            let mut trainer = Trainer::load(dir.path(), None, options).unwrap();
+            let mut rows = Vec::new();
+            for batch in related_sequences().chunks(n_at_once) {
+                rows.extend(trainer.logprobs(batch).unwrap());
+                trainer.accumulate(batch, &mut |rows| coefficients(rows)).unwrap();
+            }
+            let gradients: Vec<Vec<f32>> =
+                trainer.tensor_names().iter().map(|name| trainer.gradient(name).unwrap()).collect();
+            (trainer.tensor_names(), rows, gradients)
+        };
+        let (names, rows, gradients) = run(false, 5);
+        assert_eq!(rows, run(false, 1).1, "shared rows have the bits of separate ones");
+        let (_, exact_rows, exact) = run(true, 1);
+        for (row, exact) in rows.iter().zip(&exact_rows) {
+            assert!(row.logprobs.iter().zip(&exact.logprobs).all(|(x, y)| (x - y).abs() < 1e-5));
+        }
+        for ((name, found), exact) in names.iter().zip(&gradients).zip(&exact) {
+            let size = exact.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+            let worst = found.iter().zip(exact).fold(0.0_f32, |m, (x, y)| m.max((x - y).abs()));
+            // A bias on the keys moves all scores of a row alike, so its exact gradient is zero.
+            let bound = if name.ends_with("k_proj.bias") { 1e-5 } else { size * 2e-5 };
+            assert!(worst <= bound, "{name}: {worst} of {size}");
+        }
+    }
+}
+
 fn options() -> TrainerOptions {
     let adamw = AdamW { weight_decay: 0.1, ..Default::default() };
     TrainerOptions { adamw, ..Default::default() }

@@ -12,7 +12,7 @@ pub use forest::{attend_forest, attend_forest_backward};
 
 use crate::exp::exp;
 use crate::product::{Left, Right, Sizes, block_product, panel_width};
-use crate::{LANES, sum, vectorized};
+use crate::{sum, vectorized};
 
 /// How heads lie in a row `[queries | keys | values]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,18 +165,7 @@ fn exp_row(row: &mut [f32], length: usize, scale: f32) -> f32 {
 fn exp_row_body((row, length, scale): (&mut [f32], usize, f32)) -> f32 {
     let (seen, hidden) = row.split_at_mut(length);
     hidden.fill(0.0);
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let whole = seen.chunks_exact(LANES);
-    let rest = whole.remainder();
-    for chunk in whole {
-        for lane in 0..LANES {
-            lanes[lane] = if chunk[lane] > lanes[lane] { chunk[lane] } else { lanes[lane] };
-        }
-    }
-    let mut max = f32::NEG_INFINITY;
-    for &x in lanes.iter().chain(rest) {
-        max = if x > max { x } else { max };
-    }
+    let max = sum::max(seen);
     for x in seen.iter_mut() {
         *x = exp((*x - max) * scale);
     }

@@ -185,38 +185,48 @@ pub fn product(left: Left<'_>, right: Right<'_>, sizes: Sizes, is_added: bool, o
         return;
     }
     match right {
-        Right::Panels { values } => with_panels(left, whole_panels(values, depth), sizes, is_added, out),
-        Right::Bf16Panels { values } => {
-            let step = depth * panel_width() / 2;
-            let view = View { values, panel_step: step, stride: panel_width() / 2 };
-            with_panels(left, view, sizes, is_added, out);
+        Right::Panels { values } => with_panels(left, panels::view(values, depth), sizes, is_added, out),
+        Right::Bf16Panels { values } => with_panels(left, bf16_view(values, depth), sizes, is_added, out),
+        Right::Rows { values, stride } if n_rows < MANY_ROWS => {
+            by_columns(sizes, is_added, out, |columns, out, out_stride| {
+                let right = Right::Rows { values: &values[columns.start..], stride };
+                let sizes = Sizes { width: columns.len(), ..sizes };
+                block_product(left, right, sizes, is_added, out, out_stride);
+            });
         }
-        Right::Rows { .. } if n_rows < MANY_ROWS => few_rows_in_place(left, right, sizes, is_added, out),
-        Right::Rows { .. } | Right::Transposed { .. } => with_copies(left, right, sizes, is_added, out),
+        Right::Rows { values, stride } => {
+            with_copies(left, sizes, is_added, out, |depths, columns, panels| {
+                panels::copy_rows(values, stride, depths, columns, panels);
+            });
+        }
+        Right::Transposed { values } => {
+            with_copies(left, sizes, is_added, out, |depths, columns, panels| {
+                panels::copy_transposed(values, depth, depths, columns, panels);
+            });
+        }
     }
 }
 
-fn whole_panels(values: &[f32], depth: usize) -> View<'_, f32> {
-    panels::view(values, depth)
+fn bf16_view(values: &[u32], depth: usize) -> View<'_, u32> {
+    let stride = panel_width() / 2;
+    View { values, panel_step: depth * stride, stride }
 }
 
-/// Copies the right factor block by block.
-fn with_copies(left: Left<'_>, right: Right<'_>, sizes: Sizes, is_added: bool, out: &mut [f32]) {
+/// Copies the right factor block by block: `copy` is given depths, columns, and where to.
+fn with_copies(
+    left: Left<'_>,
+    sizes: Sizes,
+    is_added: bool,
+    out: &mut [f32],
+    copy: impl Fn(Range<usize>, Range<usize>, &mut Aligned),
+) {
     let Sizes { n_rows, depth, width } = sizes;
     let mut buffer = RIGHT_BUFFER.take();
     for first_column in (0..width).step_by(COLUMN_BLOCK) {
         let columns = first_column..(first_column + COLUMN_BLOCK).min(width);
         for first in (0..depth).step_by(PASS_DEPTH) {
             let depths = first..(first + PASS_DEPTH).min(depth);
-            match right {
-                Right::Rows { values, stride } => {
-                    panels::copy_rows(values, stride, depths.clone(), columns.clone(), &mut buffer);
-                }
-                Right::Transposed { values } => {
-                    panels::copy_transposed(values, depth, depths.clone(), columns.clone(), &mut buffer);
-                }
-                Right::Panels { .. } | Right::Bf16Panels { .. } => return,
-            }
+            copy(depths.clone(), columns.clone(), &mut buffer);
             let view = panels::view(buffer.as_f32(), depths.len());
             let block = Block { left, depths, columns: columns.clone(), is_added: is_added || first > 0 };
             block.by_rows(view, n_rows, out, width);
@@ -236,20 +246,12 @@ fn with_panels<E: Stored>(left: Left<'_>, view: View<'_, E>, sizes: Sizes, is_ad
         };
         return by_columns(sizes, is_added, out, part);
     }
-    let n_tasks = rows_per_task(n_rows, depth * width);
-    out.par_chunks_mut(n_tasks * width).enumerate().for_each(|(task, out)| {
-        let first = task * n_tasks;
+    let rows_per_task = rows_per_task(n_rows, depth * width);
+    out.par_chunks_mut(rows_per_task * width).enumerate().for_each(|(task, out)| {
+        let first = task * rows_per_task;
         let left = Left { values: &left.values[first * left.row_stride..], ..left };
         let n_rows = out.len() / width;
         all_depths(left, view, Sizes { n_rows, ..sizes }, is_added, out, width);
-    });
-}
-
-fn few_rows_in_place(left: Left<'_>, right: Right<'_>, sizes: Sizes, is_added: bool, out: &mut [f32]) {
-    let Right::Rows { values, stride } = right else { return };
-    by_columns(sizes, is_added, out, |columns, out, out_stride| {
-        let right = Right::Rows { values: &values[columns.start..], stride };
-        block_product(left, right, Sizes { width: columns.len(), ..sizes }, is_added, out, out_stride);
     });
 }
 
@@ -386,8 +388,7 @@ impl Block<'_> {
     }
 }
 
-/// A product on this thread without copies, into rows at `out_stride`, for the small factors of attention. The right
-/// factor is in rows or panels of `f32`.
+/// A product on this thread into rows at `out_stride`, for the small factors of attention, which need no copies.
 pub(crate) fn block_product(
     left: Left<'_>,
     right: Right<'_>,
@@ -430,15 +431,20 @@ pub(crate) fn block_product(
         Right::Panels { values } => {
             in_place(left, panels::view(values, depth), sizes, is_added, out, out_stride);
         }
-        Right::Transposed { .. } | Right::Bf16Panels { .. } => {
-            debug_assert!(false, "attention has no such factor");
+        Right::Bf16Panels { values } => {
+            in_place(left, bf16_view(values, depth), sizes, is_added, out, out_stride);
+        }
+        Right::Transposed { values } => {
+            let mut copy = Aligned::default();
+            panels::copy_transposed(values, depth, 0..depth, 0..width, &mut copy);
+            in_place(left, panels::view(copy.as_f32(), depth), sizes, is_added, out, out_stride);
         }
     }
 }
 
-fn in_place(
+fn in_place<E: Stored>(
     left: Left<'_>,
-    view: View<'_, f32>,
+    view: View<'_, E>,
     sizes: Sizes,
     is_added: bool,
     out: &mut [f32],

@@ -89,3 +89,24 @@ fn one_and_two_threads_agree() {
     };
     assert_eq!(run(1), run(2));
 }
+
+#[test]
+fn panels_of_bf16_have_the_bits_of_the_widened_values() {
+    for (n_rows, depth, width) in [(1, 40, 70), (16, 300, 64), (60, 33, 5)] {
+        let sizes = Sizes { n_rows, depth, width };
+        let a = values(n_rows * depth, 1);
+        let rounded = |x: f32| half::bf16::from_f32(x).to_f32();
+        let b: Vec<f32> = values(depth * width, 2).into_iter().map(rounded).collect();
+        let wide = Panels::from_rows(&b, depth, width);
+        let narrow = Panels::from_rows(&b, depth, width).to_bf16();
+        assert_eq!(narrow.n_bytes() * 2, wide.n_bytes());
+        let mut out = vec![f32::NAN; n_rows * width];
+        product(Left::rows(&a, depth), narrow.right(), sizes, false, &mut out);
+        assert_eq!(out, by_definition(&a, &b, sizes), "{n_rows} x {depth} x {width}");
+        for panels in [wide, narrow] {
+            let mut column = vec![f32::NAN; depth];
+            panels.read_column(width - 1, &mut column);
+            assert!(column.iter().enumerate().all(|(p, x)| *x == b[p * width + width - 1]));
+        }
+    }
+}
