@@ -13,7 +13,7 @@ use std::path::Path;
 
 use candle_core::Device;
 use envace_model::chat::Tokenizer;
-use envace_model::{CacheRow, KvCache, Model};
+use envace_model::{KvCache, Model, Piece};
 use serde_json::{Value, json};
 
 const TEXT: &str = "<|im_start|>user\nIs order 4711 still open? Größe: XL 🙂<|im_end|>\n<|im_start|>assistant\n\
@@ -29,8 +29,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = Path::new(model);
     let model = Model::load(folder, &Device::Cpu)?;
     let token_ids = Tokenizer::load(folder)?.encode(text)?;
-    let rows: Vec<_> = (0..token_ids.len()).map(|position| CacheRow { slot: 0, position }).collect();
-    let hidden = model.forward_cached(&token_ids, &rows, &mut KvCache::new(model.config(), 1))?;
+    let blocks: Vec<usize> = (0..token_ids.len().div_ceil(KvCache::BLOCK_LEN)).collect();
+    let piece = Piece { token_ids: &token_ids, position: 0, blocks: &blocks };
+    let hidden = model.forward_cached(&[piece], &mut KvCache::new(model.config(), blocks.len()))?;
     let logits: Vec<Vec<f32>> = model.logits(&hidden)?.to_vec2()?;
 
     let written = BTreeMap::from([

@@ -127,6 +127,18 @@ pub enum ModelError {
         /// Positions there are.
         limit: usize,
     },
+    /// The cache is too small for a single sequence.
+    #[error(
+        "keys and values of a sequence of {n_tokens} tokens take {needed} bytes, more than the limit: {limit}"
+    )]
+    KvMemory {
+        /// Tokens of prompt and generation, at most.
+        n_tokens: usize,
+        /// Bytes that they take, in whole blocks.
+        needed: u64,
+        /// Bytes of all blocks.
+        limit: u64,
+    },
     /// An argument that no correct caller passes, such as rows out of order.
     #[error("{what}")]
     Invalid {
@@ -160,6 +172,9 @@ impl ModelError {
             Self::NotFinite { .. } => Some("the checkpoint is damaged: go back to an earlier one".into()),
             Self::ContextOverflow { .. } => {
                 Some("shorten the prompt or lower the limit of new tokens".into())
+            }
+            Self::KvMemory { .. } => {
+                Some("raise `execution.kv_memory`, or lower the limit of new tokens".into())
             }
             _ => None,
         }

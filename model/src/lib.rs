@@ -26,4 +26,4 @@ pub use fingerprint::arithmetic_fingerprint;
 pub use train::{
     AdamW, ApplyReport, Member, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions, micro_batches,
 };
-pub use transformer::{CacheRow, KvCache, Model};
+pub use transformer::{KvCache, Model, Piece};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use envace_model::engine::{
     Engine, EngineOptions, FinishReason, Generated, GenerationRequest, LocalEngine, Sampling, uniform,
 };
-use envace_model::{CacheRow, KvCache, LogSoftmax, Model, TrainSequence, Trainer, TrainerOptions};
+use envace_model::{KvCache, LogSoftmax, Model, Piece, TrainSequence, Trainer, TrainerOptions};
 use support::{Sizes, write_model};
 
 const SIZES: Sizes = Sizes {
@@ -108,10 +108,10 @@ fn by_hand(model: &Model, request: &GenerationRequest) -> (Vec<u32>, Vec<u32>) {
     let (mut token_ids, mut logprobs) = (Vec::new(), Vec::new());
     let mut sequence = request.prompt.clone();
     while token_ids.len() < request.max_new_tokens {
-        let mut kv = KvCache::new(model.config(), 1);
-        let rows: Vec<CacheRow> =
-            (0..sequence.len()).map(|position| CacheRow { slot: 0, position }).collect();
-        let hidden = model.forward_cached(&sequence, &rows, &mut kv).unwrap();
+        let blocks: Vec<usize> = (0..sequence.len().div_ceil(KvCache::BLOCK_LEN)).collect();
+        let mut kv = KvCache::new(model.config(), blocks.len());
+        let piece = Piece { token_ids: &sequence, position: 0, blocks: &blocks };
+        let hidden = model.forward_cached(&[piece], &mut kv).unwrap();
         let logits = model.logits(&hidden).unwrap().to_vec2::<f32>().unwrap().pop().unwrap();
         let row = LogSoftmax::new(&logits, request.sampling.temperature);
         let target = uniform(request.seed, token_ids.len());
@@ -139,7 +139,9 @@ fn by_hand(model: &Model, request: &GenerationRequest) -> (Vec<u32>, Vec<u32>) {
 #[test]
 fn results_have_the_same_bits_however_they_are_computed() {
     let model = model();
-    let plain = EngineOptions { max_batch: 1, prefill_tokens: 512, kv_tokens: 4096, reuses_prefixes: false };
+    let kv_bytes = |n_blocks: usize| (n_blocks * KvCache::block_bytes(model.config())) as u64;
+    let plain =
+        EngineOptions { max_batch: 1, prefill_tokens: 512, kv_bytes: kv_bytes(200), reuses_prefixes: false };
     let (expected, n_reused) = two_turns(&model, plain, false);
     assert_eq!(n_reused, 0);
     let stops = expected.iter().filter(|(_, _, reason)| *reason == FinishReason::Stop).count();
@@ -150,7 +152,13 @@ fn results_have_the_same_bits_however_they_are_computed() {
         (EngineOptions { max_batch: 4, prefill_tokens: 7, reuses_prefixes: true, ..plain }, true),
         (EngineOptions { max_batch: 32, prefill_tokens: 33, reuses_prefixes: true, ..plain }, false),
         (EngineOptions { max_batch: 32, reuses_prefixes: true, ..plain }, true),
-        (EngineOptions { max_batch: 5, kv_tokens: 300, prefill_tokens: 1, reuses_prefixes: true }, false),
+        (
+            EngineOptions { max_batch: 5, kv_bytes: kv_bytes(9), prefill_tokens: 1, reuses_prefixes: true },
+            false,
+        ),
+        // Hardly more than one sequence needs: others are paused, and go on as if nothing had been.
+        (EngineOptions { max_batch: 32, kv_bytes: kv_bytes(6), reuses_prefixes: true, ..plain }, false),
+        (EngineOptions { max_batch: 32, kv_bytes: kv_bytes(6), reuses_prefixes: false, ..plain }, true),
     ];
     for (options, reversed) in cases {
         let (found, n_reused) = two_turns(&model, options, reversed);

@@ -149,7 +149,7 @@ async fn every_stage_comes_out_the_same_again() {
     steps(&ctx, 1).await;
     // Another batch, another cache, other turns of the schedule.
     ctx.config.execution.max_batch = 2;
-    ctx.config.execution.kv_tokens = 900;
+    ctx.config.execution.kv_memory = "1 MiB".to_owned();
     for stage in [Stage::Rollout, Stage::Score, Stage::Advantage, Stage::Update, Stage::Evaluate] {
         let comparison = rerun(&ctx, stage, 0).await.unwrap();
         assert!(comparison.is_identical(), "{stage}: {comparison}");

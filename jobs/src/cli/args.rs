@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use bytesize::ByteSize;
 use envace_pipeline::Store;
 
 use crate::config::{Config, Preset};
@@ -45,6 +46,10 @@ pub struct RunArgs {
     /// Put the given configuration in place of the one stored with the run
     #[arg(long)]
     pub reconfigure: bool,
+
+    /// Memory for keys and values in this call, such as "2 GiB", in place of the configured one; changes no result
+    #[arg(long, value_name = "SIZE")]
+    pub kv_memory: Option<ByteSize>,
 }
 
 impl RunArgs {
@@ -59,6 +64,10 @@ impl RunArgs {
             (None, None) => None,
         };
         let store = self.store.open()?;
-        Ok(RunContext::open(store, &self.run, given, self.reconfigure).await?)
+        let mut context = RunContext::open(store, &self.run, given, self.reconfigure).await?;
+        if let Some(size) = self.kv_memory {
+            context.config.execution.kv_memory = size.as_u64().to_string();
+        }
+        Ok(context)
     }
 }

@@ -1,3 +1,4 @@
+use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, require};
@@ -8,20 +9,46 @@ use super::{ConfigError, require};
 pub struct ExecutionConfig {
     /// Generations the engine decodes together. Default: 64.
     pub max_batch: usize,
-    /// Tokens of keys and values the engine may hold. Default: 131072.
-    pub kv_tokens: usize,
+    /// Memory for keys and values of a policy's engine, such as "512 MiB" or "2GB"; taken as it is needed, and then
+    /// kept for prompts that begin alike. Default: "4 GiB".
+    pub kv_memory: String,
 }
 
 impl Default for ExecutionConfig {
     fn default() -> Self {
-        Self { max_batch: 64, kv_tokens: 131_072 }
+        Self { max_batch: 64, kv_memory: "4 GiB".to_owned() }
     }
 }
 
 impl ExecutionConfig {
+    /// [`ExecutionConfig::kv_memory`] in bytes; 0 for a text that [`ExecutionConfig::check`] refuses.
+    pub fn kv_bytes(&self) -> u64 {
+        self.kv_memory.parse::<ByteSize>().map_or(0, |size| size.as_u64())
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let is_sound = (1..=65_536).contains(&self.max_batch);
         require(is_sound, "execution.max_batch", "must be between 1 and 65536")?;
-        require(self.kv_tokens > 0, "execution.kv_tokens", "must be at least 1")
+        require(self.kv_bytes() > 0, "execution.kv_memory", "must be a size above 0, such as \"4 GiB\"")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_by_hand() {
+        for (text, bytes) in
+            [("512 MiB", 512 << 20), ("2GB", 2_000_000_000), ("4 GiB", 4 << 30), ("100", 100)]
+        {
+            let config = ExecutionConfig { kv_memory: text.to_owned(), ..Default::default() };
+            assert_eq!(config.kv_bytes(), bytes, "{text}");
+            assert!(config.check().is_ok());
+        }
+        for text in ["", "0", "much", "-1 GiB", "4 GiB or so"] {
+            let config = ExecutionConfig { kv_memory: text.to_owned(), ..Default::default() };
+            assert!(config.check().is_err(), "{text}");
+        }
     }
 }

@@ -39,6 +39,8 @@ pub struct EngineCounts {
     pub n_prefilled: u64,
     /// Prompt tokens found in the cache.
     pub n_reused: u64,
+    /// Tokens computed again, because their sequence was paused and its room was needed.
+    pub n_recomputed: u64,
 }
 
 /// Plays all trajectories of `parts` and hands each part to `done` when its last trajectory has ended, with what
@@ -73,6 +75,7 @@ pub fn play(
             run.counts.n_sampled += answer.token_ids.len() as u64;
             run.counts.n_prefilled += answer.n_prefilled as u64;
             run.counts.n_reused += answer.n_reused as u64;
+            run.counts.n_recomputed += answer.n_recomputed as u64;
             progress.advance(0, answer.token_ids.len() as u64);
             if let Some(trajectory) = run.live.get_mut(&id) {
                 trajectory.take(asked, &answer)?;

@@ -8,7 +8,7 @@ use envace_model::engine::{Engine, EngineOptions, LocalEngine, Sampling};
 use envace_model::{Device, Model};
 use envace_pipeline::{Execution, InputRef, Plan, StageSpec};
 use envace_schemas::Table;
-use envace_schemas::tables::TimingRow;
+use envace_schemas::tables::{SequenceRow, TimingRow};
 use serde_json::json;
 
 use super::scheduler::{EngineCounts, Engines, PartWork, play};
@@ -161,7 +161,8 @@ pub async fn play_parts(
         let progress = Progress::begin(label, n_trajectories as u64, "trajectories");
         let (mut since, mut before) = (Instant::now(), EngineCounts::default());
         play(&settings, &mut engines, work, &progress, &mut |part, rows, counts| {
-            let timings = timings(part, since.elapsed().as_secs_f64(), before, counts);
+            let mut timings = timings(part, since.elapsed().as_secs_f64(), before, counts);
+            timings.push(timing(part, "n_distinct_tokens", n_distinct_tokens(&rows.sequences) as f64));
             (since, before) = (Instant::now(), counts);
             // Nobody listens any more: the other side has failed and says why.
             let gone = |_| JobError::refused("the rollout was given up", "see the error before this one");
@@ -177,17 +178,27 @@ pub async fn play_parts(
 }
 
 fn timings(part: u32, seconds: f64, before: EngineCounts, now: EngineCounts) -> Vec<TimingRow> {
-    let row = |metric: &str, value: f64| TimingRow {
-        subject: format!("part-{part:05}"),
-        metric: metric.to_owned(),
-        value,
-    };
+    let row = |metric: &str, value: f64| timing(part, metric, value);
     vec![
         row("n_prefilled_tokens", (now.n_prefilled - before.n_prefilled) as f64),
+        row("n_recomputed_tokens", (now.n_recomputed - before.n_recomputed) as f64),
         row("n_reused_tokens", (now.n_reused - before.n_reused) as f64),
         row("n_sampled_tokens", (now.n_sampled - before.n_sampled) as f64),
         row("wall_secs", seconds),
     ]
+}
+
+fn timing(part: u32, metric: &str, value: f64) -> TimingRow {
+    TimingRow { subject: format!("part-{part:05}"), metric: metric.to_owned(), value }
+}
+
+/// Tokens of some sequences, those of a common beginning counted once: the nodes of their trie.
+fn n_distinct_tokens(sequences: &[SequenceRow]) -> usize {
+    let mut sorted: Vec<&[u32]> = sequences.iter().map(|row| row.token_ids.as_slice()).collect();
+    sorted.sort_unstable();
+    let common = |a: &[u32], b: &[u32]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let shared: usize = sorted.windows(2).map(|pair| common(pair[0], pair[1])).sum();
+    sorted.iter().map(|tokens| tokens.len()).sum::<usize>() - shared
 }
 
 /// Hashes the weights that are about to be played with.
@@ -239,7 +250,7 @@ fn voice(
     let format = Arc::new(ChatFormat::load(dir)?);
     let options = EngineOptions {
         max_batch: execution.max_batch,
-        kv_tokens: execution.kv_tokens,
+        kv_bytes: execution.kv_bytes(),
         ..EngineOptions::default()
     };
     let engine: Box<dyn Engine> = Box::new(LocalEngine::new(model, options));
@@ -283,4 +294,26 @@ fn tasks_of_step(tasks: &[Arc<Task>], seed: u64, step: u64, per_step: usize) -> 
 pub fn parts_of(tasks: &[Arc<Task>], per_part: usize, n_samples: i32) -> Vec<PartWork> {
     let parts = tasks.chunks(per_part.max(1)).zip(0u32..);
     parts.map(|(tasks, part)| PartWork { part, tasks: tasks.to_vec(), n_samples }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_common_beginning_counts_once() {
+        let sequence = |token_ids: &[u32]| SequenceRow {
+            task_id: String::new(),
+            sample: 0,
+            sequence_index: 0,
+            role: String::new(),
+            token_ids: token_ids.to_vec(),
+            loss_mask: Vec::new(),
+            sampling_logprobs: Vec::new(),
+        };
+        // [1 2 3], its continuation [4], the branch [5 6] after [1 2], and [7].
+        let sequences = [&[1, 2, 3][..], &[7], &[1, 2, 5, 6], &[1, 2, 3, 4], &[1, 2, 3]].map(sequence);
+        assert_eq!(n_distinct_tokens(&sequences), 3 + 1 + 2 + 1);
+        assert_eq!(n_distinct_tokens(&[]), 0);
+    }
 }

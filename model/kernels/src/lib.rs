@@ -34,8 +34,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 pub use adamw::{AdamWStep, adamw_step};
 pub use attention::{
-    HeadKeys, HeadLayout, Tile, append_keys, append_values, attend_forest, attend_forest_backward,
-    attend_tile,
+    HeadKeys, HeadLayout, KvBlock, Tile, attend_forest, attend_forest_backward, attend_tile,
 };
 pub use forest::{Forest, Run, Stretch};
 pub use log_softmax::LogSoftmax;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use crate::error::ComputeContext;
-use crate::{CacheRow, KvCache, Model, ModelError};
+use crate::{KvCache, Model, ModelError, Piece};
 
 /// What the batcher needs of a model with a cache.
 pub(super) trait Backend: Send {
@@ -11,26 +11,21 @@ pub(super) trait Backend: Send {
 
     fn context_length(&self) -> usize;
 
-    /// Sequences the cache can hold.
-    fn n_slots(&self) -> usize;
+    /// Blocks of the cache.
+    fn n_blocks(&self) -> usize;
 
-    /// Computes tokens, adds them to the cache, and returns the logits of the `wanted` rows, one after the other.
-    /// Rows of one slot follow each other with ascending positions.
-    fn forward(
-        &mut self,
-        tokens: &[u32],
-        rows: &[CacheRow],
-        wanted: &[usize],
-    ) -> Result<Vec<f32>, ModelError>;
+    /// Positions of a block.
+    fn block_len(&self) -> usize;
 
-    /// Keeps the first tokens of a slot.
-    fn truncate(&mut self, slot: usize, len: usize);
+    /// Memory of a block.
+    fn block_bytes(&self) -> usize;
 
-    /// Forgets a slot and gives its memory back.
-    fn release(&mut self, slot: usize);
+    /// Computes tokens, keeps them in the cache, and returns the logits of the `wanted` tokens, counted over all
+    /// pieces, one after the other.
+    fn forward(&mut self, pieces: &[Piece<'_>], wanted: &[usize]) -> Result<Vec<f32>, ModelError>;
 
-    /// Makes a slot hold the first tokens of another one, and nothing else.
-    fn copy_prefix(&mut self, from: usize, to: usize, len: usize) -> Result<(), ModelError>;
+    /// Makes one block hold what another one holds.
+    fn copy(&mut self, from: usize, to: usize) -> Result<(), ModelError>;
 }
 
 /// A model and its cache.
@@ -40,8 +35,11 @@ pub(super) struct ModelBackend {
 }
 
 impl ModelBackend {
-    pub(super) fn new(model: Arc<Model>, n_slots: usize) -> Self {
-        let kv = KvCache::new(model.config(), n_slots);
+    /// A cache of as many blocks as `kv_bytes` has room for.
+    pub(super) fn new(model: Arc<Model>, kv_bytes: u64) -> Self {
+        let block_bytes = KvCache::block_bytes(model.config()).max(1) as u64;
+        let n_blocks = usize::try_from(kv_bytes / block_bytes).unwrap_or(usize::MAX);
+        let kv = KvCache::new(model.config(), n_blocks);
         Self { model, kv }
     }
 }
@@ -55,21 +53,25 @@ impl Backend for ModelBackend {
         self.model.config().context_length
     }
 
-    fn n_slots(&self) -> usize {
-        self.kv.n_slots()
+    fn n_blocks(&self) -> usize {
+        self.kv.n_blocks()
     }
 
-    fn forward(
-        &mut self,
-        tokens: &[u32],
-        rows: &[CacheRow],
-        wanted: &[usize],
-    ) -> Result<Vec<f32>, ModelError> {
-        let hidden = self.model.forward_cached(tokens, rows, &mut self.kv)?;
+    fn block_len(&self) -> usize {
+        KvCache::BLOCK_LEN
+    }
+
+    fn block_bytes(&self) -> usize {
+        KvCache::block_bytes(self.model.config())
+    }
+
+    fn forward(&mut self, pieces: &[Piece<'_>], wanted: &[usize]) -> Result<Vec<f32>, ModelError> {
+        let hidden = self.model.forward_cached(pieces, &mut self.kv)?;
         if wanted.is_empty() {
             return Ok(Vec::new());
         }
-        let hidden = if wanted.len() == rows.len() {
+        let n_rows: usize = pieces.iter().map(|piece| piece.token_ids.len()).sum();
+        let hidden = if wanted.len() == n_rows {
             hidden
         } else {
             let indices: Vec<u32> = wanted.iter().filter_map(|&row| u32::try_from(row).ok()).collect();
@@ -81,15 +83,7 @@ impl Backend for ModelBackend {
         logits.flatten_all().and_then(|logits| logits.to_vec1()).computing("reading logits")
     }
 
-    fn truncate(&mut self, slot: usize, len: usize) {
-        self.kv.truncate(slot, len);
-    }
-
-    fn release(&mut self, slot: usize) {
-        self.kv.release(slot);
-    }
-
-    fn copy_prefix(&mut self, from: usize, to: usize, len: usize) -> Result<(), ModelError> {
-        self.kv.copy_prefix(from, to, len)
+    fn copy(&mut self, from: usize, to: usize) -> Result<(), ModelError> {
+        self.kv.copy(from, to)
     }
 }

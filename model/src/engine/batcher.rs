@@ -5,67 +5,80 @@ use std::collections::VecDeque;
 use rayon::prelude::*;
 
 use super::backend::Backend;
+use super::prefix_tree::{Path, PrefixTree, common_prefix};
 use super::request::{FinishReason, Generated, GenerationRequest};
 use super::sampler::{Scratch, sample, uniform};
-use super::slots::{Slots, common_prefix};
-use crate::{CacheRow, ModelError};
+use crate::{ModelError, Piece};
 
 /// Sizes of the work; none of them changes a result.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub max_batch: usize,
-    pub kv_tokens: usize,
     pub prefill_tokens: usize,
     pub reuses_prefixes: bool,
 }
 
-/// A request being worked on.
+/// A request and what it has come to.
 #[derive(Debug)]
-struct Active {
+struct Sequence {
     request: GenerationRequest,
-    slot: usize,
-    n_reused: usize,
-    /// Most tokens its slot will hold.
-    max_len: usize,
     token_ids: Vec<u32>,
     logprobs: Vec<f32>,
+    /// Tokens that were in the cache when it was first begun; unknown before.
+    n_reused: Option<usize>,
+    /// Tokens computed in pieces, not one by one as they were sampled.
+    n_computed: usize,
 }
 
-impl Active {
+impl Sequence {
+    fn new(request: GenerationRequest) -> Self {
+        Self { request, token_ids: Vec::new(), logprobs: Vec::new(), n_reused: None, n_computed: 0 }
+    }
+
     /// Length of prompt and generation.
     fn len(&self) -> usize {
         self.request.prompt.len() + self.token_ids.len()
     }
 
-    fn token(&self, position: usize) -> Option<u32> {
-        let n_prompt = self.request.prompt.len();
-        match position.checked_sub(n_prompt) {
-            None => self.request.prompt.get(position).copied(),
-            Some(generated) => self.token_ids.get(generated).copied(),
-        }
+    /// Prompt and generation from a position on.
+    fn tokens(&self, from: usize) -> impl Iterator<Item = u32> {
+        self.request.prompt.iter().chain(&self.token_ids).skip(from).copied()
     }
 
+    /// Most tokens that it will have.
+    fn max_len(&self, context_length: usize) -> usize {
+        (self.request.prompt.len() + self.request.max_new_tokens).min(context_length)
+    }
+}
+
+/// A sequence being worked on.
+#[derive(Debug)]
+struct Active {
+    sequence: Sequence,
+    path: Path,
+}
+
+impl Active {
+    fn n_missing(&self) -> usize {
+        self.sequence.len() - self.path.n_tokens
+    }
+
+    /// Whether more is missing than the token sampled last.
     fn is_prefilling(&self) -> bool {
-        self.token_ids.is_empty()
+        self.sequence.token_ids.is_empty() || self.n_missing() > 1
     }
 }
 
-/// Room for another sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Room {
-    /// As much as it needs.
-    Enough,
-    /// Only if it takes the place of the idle sequence it goes on from.
-    WithoutCopy,
-}
+/// What a round computes of a sequence: its place in `active`, and how many tokens.
+type Share = (usize, usize);
 
 /// The schedule of a backend's work.
 #[derive(Debug)]
 pub(super) struct Batcher<B> {
     backend: B,
     limits: Limits,
-    slots: Slots,
-    waiting: VecDeque<GenerationRequest>,
+    tree: PrefixTree,
+    waiting: VecDeque<Sequence>,
     active: Vec<Active>,
     scratch: Vec<Scratch>,
 }
@@ -75,8 +88,8 @@ const PARALLEL_FROM: usize = 1 << 16;
 
 impl<B: Backend> Batcher<B> {
     pub(super) fn new(backend: B, limits: Limits) -> Self {
-        let slots = Slots::new(backend.n_slots());
-        Self { backend, limits, slots, waiting: VecDeque::new(), active: Vec::new(), scratch: Vec::new() }
+        let tree = PrefixTree::new(backend.n_blocks(), backend.block_len());
+        Self { backend, limits, tree, waiting: VecDeque::new(), active: Vec::new(), scratch: Vec::new() }
     }
 
     pub(super) fn limits(&self) -> Limits {
@@ -111,11 +124,22 @@ impl<B: Backend> Batcher<B> {
         if needed > limit {
             return Err(ModelError::ContextOverflow { needed, limit });
         }
-        let in_use = self.waiting.iter().chain(self.active.iter().map(|active| &active.request));
-        if in_use.map(|request| request.id).any(|other| other == id) {
+        let in_use = self.waiting.iter().chain(self.active.iter().map(|active| &active.sequence));
+        if in_use.map(|sequence| sequence.request.id).any(|other| other == id) {
             return Err(ModelError::invalid(format!("a request of this id is not finished: {id}")));
         }
-        self.waiting.push_back(request);
+        let sequence = Sequence::new(request);
+        // The last token is sampled and never computed.
+        let n_tokens = sequence.max_len(limit) - 1;
+        if n_tokens > self.tree.capacity() {
+            let bytes = |n_blocks: usize| n_blocks as u64 * self.backend.block_bytes() as u64;
+            return Err(ModelError::KvMemory {
+                n_tokens,
+                needed: bytes(self.tree.n_blocks_for(n_tokens)),
+                limit: bytes(self.backend.n_blocks()),
+            });
+        }
+        self.waiting.push_back(sequence);
         Ok(())
     }
 
@@ -124,10 +148,8 @@ impl<B: Backend> Batcher<B> {
         let result = self.round();
         if result.is_err() {
             self.waiting.clear();
-            for active in std::mem::take(&mut self.active) {
-                self.slots.clear(active.slot);
-                self.backend.truncate(active.slot, 0);
-            }
+            self.active.clear();
+            self.tree.clear();
         }
         result
     }
@@ -137,16 +159,13 @@ impl<B: Backend> Batcher<B> {
         if self.active.is_empty() {
             return Ok(Vec::new());
         }
-        let (tokens, rows, wanted, samplers) = self.collect_rows();
-        let logits = self.backend.forward(&tokens, &rows, &wanted)?;
-        for (row, &token) in rows.iter().zip(&tokens) {
-            self.slots.push(row.slot, token);
-        }
+        let shares = self.shares()?;
+        let (logits, samplers) = self.compute(&shares)?;
         self.sample(&logits, &samplers)?;
         Ok(self.finish())
     }
 
-    /// Begins waiting requests, in order, while there is room. One whose prompt is just being computed for another
+    /// Begins waiting sequences, in order, while there is room. One whose prompt is just being computed for another
     /// waits for it, so that what they share is computed once.
     fn admit(&mut self) -> Result<(), ModelError> {
         if self.active.len() >= self.limits.max_batch {
@@ -155,94 +174,117 @@ impl<B: Backend> Batcher<B> {
         let mut queue = std::mem::take(&mut self.waiting);
         let mut deferred = VecDeque::new();
         while self.active.len() < self.limits.max_batch
-            && let Some(request) = queue.pop_front()
+            && let Some(mut sequence) = queue.pop_front()
         {
-            let source =
-                if self.limits.reuses_prefixes { self.slots.longest_prefix(&request.prompt) } else { None };
-            if self.limits.reuses_prefixes && self.is_worth_waiting(&request, source.map_or(0, |(_, n)| n)) {
-                deferred.push_back(request);
+            let tokens: Vec<u32> = sequence.tokens(0).collect();
+            let limit = if self.limits.reuses_prefixes { tokens.len() - 1 } else { 0 };
+            let prefix = self.tree.longest_prefix(&tokens, limit);
+            if self.is_worth_waiting(&tokens[..limit], prefix.n_tokens) {
+                deferred.push_back(sequence);
                 continue;
             }
-            let max_len = (request.prompt.len() + request.max_new_tokens).min(self.backend.context_length());
-            let room = self.make_room(max_len, source);
-            let placement =
-                room.and_then(|room| self.slots.place(&request.prompt, source, room == Room::WithoutCopy));
-            let Some(placement) = placement else {
-                deferred.push_back(request);
+            // Beside its own tokens so far, room for each sequence to go on a little.
+            let n_needed = self.tree.n_missing(&prefix, tokens.len()) + self.active.len();
+            if n_needed > self.tree.n_available() && !self.active.is_empty() {
+                deferred.push_back(sequence);
                 break;
-            };
-            match placement.copy_from {
-                Some(from) => self.backend.copy_prefix(from, placement.slot, placement.n_reused)?,
-                None => self.backend.truncate(placement.slot, placement.n_reused),
             }
-            self.active.push(Active {
-                slot: placement.slot,
-                n_reused: placement.n_reused,
-                max_len,
-                token_ids: Vec::new(),
-                logprobs: Vec::new(),
-                request,
-            });
+            let (path, copy) = self.tree.begin(prefix);
+            if let Some((from, to)) = copy {
+                self.backend.copy(from, to)?;
+            }
+            sequence.n_reused.get_or_insert(path.n_tokens);
+            self.active.push(Active { sequence, path });
         }
         deferred.append(&mut queue);
         self.waiting = deferred;
         Ok(())
     }
 
-    /// Whether a prompt under way has a longer prefix in common than what is computed.
-    fn is_worth_waiting(&self, request: &GenerationRequest, n_available: usize) -> bool {
-        let limit = request.prompt.len() - 1;
+    /// Whether a sequence under way, not yet computed so far, has a longer beginning in common than what is there.
+    fn is_worth_waiting(&self, tokens: &[u32], n_available: usize) -> bool {
         let prefilling = self.active.iter().filter(|active| active.is_prefilling());
         prefilling
-            .map(|active| common_prefix(&active.request.prompt, &request.prompt).min(limit))
+            .map(|active| common_prefix(&active.sequence.request.prompt, tokens))
             .any(|n| n > n_available)
     }
 
-    /// Forgets idle sequences, oldest first, until the budget has room for a sequence of that length. A sequence that
-    /// finds no room waits, except when it is alone.
-    fn make_room(&mut self, max_len: usize, source: Option<(usize, usize)>) -> Option<Room> {
-        let reserved: usize = self.active.iter().map(|active| active.max_len).sum();
-        let needed = reserved + max_len;
-        if needed > self.limits.kv_tokens && !self.active.is_empty() {
-            return None;
-        }
-        while needed + self.slots.n_idle_tokens() > self.limits.kv_tokens {
-            let Some(oldest) = self.slots.oldest_idle(source.map(|(slot, _)| slot)) else {
-                return Some(Room::WithoutCopy);
+    /// Shares of this round, with blocks for all of them: the last token of each generation, then pieces of prompts in
+    /// order of admission.
+    ///
+    /// If the cache has no room, the least advanced sequence is paused: it waits again, with what was sampled, and what
+    /// was computed of it stays as long as there is room.
+    fn shares(&mut self) -> Result<Vec<Share>, ModelError> {
+        loop {
+            let shares = self.wished_shares();
+            let mut has_room = true;
+            for &(index, n) in &shares {
+                let active = &mut self.active[index];
+                has_room = has_room && self.tree.extend(&mut active.path, n);
+            }
+            if has_room {
+                return Ok(shares);
+            }
+            // Of equals the one that came last.
+            let least = self.active.iter().enumerate().rev();
+            let least = least.min_by_key(|(_, active)| active.sequence.token_ids.len());
+            let Some((least, _)) = least.filter(|_| self.active.len() > 1) else {
+                return Err(ModelError::invalid("the cache has no room for a sequence alone"));
             };
-            self.slots.clear(oldest);
-            self.backend.release(oldest);
+            let Active { sequence, path } = self.active.remove(least);
+            self.tree.release(path, self.limits.reuses_prefixes);
+            self.waiting.push_front(sequence);
         }
-        Some(Room::Enough)
     }
 
-    /// Rows of this round: the last token of each generation, then pieces of prompts in order of admission.
-    fn collect_rows(&self) -> (Vec<u32>, Vec<CacheRow>, Vec<usize>, Vec<usize>) {
-        let (mut tokens, mut rows, mut wanted, mut samplers) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    fn wished_shares(&self) -> Vec<Share> {
+        let mut shares = Vec::new();
         let mut budget = self.limits.prefill_tokens.max(1);
         for is_prefill in [false, true] {
             for (index, active) in self.active.iter().enumerate() {
                 if active.is_prefilling() != is_prefill {
                     continue;
                 }
-                let first = self.slots.len(active.slot);
-                let mut n = active.len() - first;
+                let mut n = active.n_missing();
                 if is_prefill {
                     n = n.min(budget);
                     budget -= n;
                 }
-                for position in first..first + n {
-                    tokens.extend(active.token(position));
-                    rows.push(CacheRow { slot: active.slot, position });
-                }
-                if n > 0 && first + n == active.len() {
-                    wanted.push(rows.len() - 1);
-                    samplers.push(index);
+                if n > 0 {
+                    shares.push((index, n));
                 }
             }
         }
-        (tokens, rows, wanted, samplers)
+        shares
+    }
+
+    /// Computes the shares; returns logits, and the places in `active` of the sequences they belong to.
+    fn compute(&mut self, shares: &[Share]) -> Result<(Vec<f32>, Vec<usize>), ModelError> {
+        let share_tokens = |&(index, n): &Share| {
+            let active = &self.active[index];
+            active.sequence.tokens(active.path.n_tokens).take(n).collect::<Vec<u32>>()
+        };
+        let tokens: Vec<Vec<u32>> = shares.iter().map(share_tokens).collect();
+        let (mut pieces, mut wanted, mut samplers) = (Vec::new(), Vec::new(), Vec::new());
+        let mut n_rows = 0;
+        for (&(index, n), token_ids) in shares.iter().zip(&tokens) {
+            let active = &self.active[index];
+            pieces.push(Piece { token_ids, position: active.path.n_tokens, blocks: &active.path.blocks });
+            n_rows += n;
+            if n == active.n_missing() {
+                wanted.push(n_rows - 1);
+                samplers.push(index);
+            }
+        }
+        let logits = self.backend.forward(&pieces, &wanted)?;
+        for (&(index, n), token_ids) in shares.iter().zip(tokens) {
+            let active = &mut self.active[index];
+            if active.is_prefilling() {
+                active.sequence.n_computed += n;
+            }
+            self.tree.push(&mut active.path, token_ids.into_iter());
+        }
+        Ok((logits, samplers))
     }
 
     fn sample(&mut self, logits: &[f32], samplers: &[usize]) -> Result<(), ModelError> {
@@ -251,8 +293,8 @@ impl<B: Backend> Batcher<B> {
         let active = &self.active;
         let draw = |((row, &index), scratch): ((&[f32], &usize), &mut Scratch)| {
             let active = active.get(index)?;
-            let number = uniform(active.request.seed, active.token_ids.len());
-            sample(row, &active.request.sampling, number, scratch)
+            let number = uniform(active.sequence.request.seed, active.sequence.token_ids.len());
+            sample(row, &active.sequence.request.sampling, number, scratch)
         };
         let rows = logits.par_chunks_exact(vocab_size).zip(samplers).zip(&mut self.scratch);
         let drawn: Vec<Option<(u32, f32)>> = if logits.len() < PARALLEL_FROM {
@@ -265,13 +307,13 @@ impl<B: Backend> Batcher<B> {
             let Some((token, logprob)) = drawn else {
                 let what = format!(
                     "the model's logits are no distribution at token {} of request: {}",
-                    active.token_ids.len(),
-                    active.request.id
+                    active.sequence.token_ids.len(),
+                    active.sequence.request.id
                 );
                 return Err(ModelError::invalid(what));
             };
-            active.token_ids.push(token);
-            active.logprobs.push(logprob);
+            active.sequence.token_ids.push(token);
+            active.sequence.logprobs.push(logprob);
         }
         Ok(())
     }
@@ -280,24 +322,25 @@ impl<B: Backend> Batcher<B> {
     fn finish(&mut self) -> Vec<Generated> {
         let mut finished = Vec::new();
         for active in std::mem::take(&mut self.active) {
-            let is_stop = active.token_ids.last().is_some_and(|last| active.request.stop_ids.contains(last));
-            if !is_stop && active.len() < active.max_len {
+            let Sequence { request, token_ids, .. } = &active.sequence;
+            let is_stop = token_ids.last().is_some_and(|last| request.stop_ids.contains(last));
+            let max_len = active.sequence.max_len(self.backend.context_length());
+            if token_ids.is_empty() || (!is_stop && active.sequence.len() < max_len) {
                 self.active.push(active);
                 continue;
             }
-            if self.limits.reuses_prefixes {
-                self.slots.release(active.slot);
-            } else {
-                self.slots.clear(active.slot);
-                self.backend.truncate(active.slot, 0);
-            }
+            self.tree.release(active.path, self.limits.reuses_prefixes);
+            let Sequence { request, token_ids, logprobs, n_reused, n_computed } = active.sequence;
+            let n_reused = n_reused.unwrap_or_default();
+            let n_prefilled = request.prompt.len() - n_reused;
             finished.push(Generated {
-                id: active.request.id,
+                id: request.id,
                 finish_reason: if is_stop { FinishReason::Stop } else { FinishReason::Length },
-                n_prefilled: active.request.prompt.len() - active.n_reused,
-                n_reused: active.n_reused,
-                token_ids: active.token_ids,
-                logprobs: active.logprobs,
+                n_prefilled,
+                n_reused,
+                n_recomputed: n_computed.saturating_sub(n_prefilled),
+                token_ids,
+                logprobs,
             });
         }
         finished

@@ -9,25 +9,27 @@ use proptest::prelude::*;
 use super::super::backend::Backend;
 use super::super::request::{FinishReason, Generated, GenerationRequest, Sampling};
 use super::{Batcher, Limits};
-use crate::{CacheRow, ModelError};
+use crate::{ModelError, Piece};
 
 const VOCAB: usize = 11;
 const CONTEXT: usize = 40;
+const BLOCK_LEN: usize = 4;
+/// Blocks of the longest sequence.
+const LONGEST: usize = CONTEXT / BLOCK_LEN;
 
 #[derive(Default)]
 struct StandIn {
-    slots: Vec<Vec<u32>>,
+    blocks: Vec<[Option<u32>; BLOCK_LEN]>,
     n_computed: usize,
     n_rounds: usize,
     largest_round: usize,
-    most_tokens: usize,
     /// A sequence of this length gives logits that are not numbers.
     breaks_at: Option<usize>,
 }
 
 impl StandIn {
-    fn new(n_slots: usize) -> Self {
-        Self { slots: vec![Vec::new(); n_slots], ..Self::default() }
+    fn new(n_blocks: usize) -> Self {
+        Self { blocks: vec![[None; BLOCK_LEN]; n_blocks], ..Self::default() }
     }
 }
 
@@ -49,60 +51,63 @@ impl Backend for StandIn {
         CONTEXT
     }
 
-    fn n_slots(&self) -> usize {
-        self.slots.len()
+    fn n_blocks(&self) -> usize {
+        self.blocks.len()
     }
 
-    fn forward(
-        &mut self,
-        tokens: &[u32],
-        rows: &[CacheRow],
-        wanted: &[usize],
-    ) -> Result<Vec<f32>, ModelError> {
-        assert_eq!(tokens.len(), rows.len());
-        let mut logits = Vec::new();
-        for (index, (row, &token)) in rows.iter().zip(tokens).enumerate() {
-            assert_eq!(self.slots[row.slot].len(), row.position, "rows continue their slot");
-            self.slots[row.slot].push(token);
-            if wanted.contains(&index) {
-                let is_broken = Some(row.position + 1) == self.breaks_at;
-                logits.extend(if is_broken {
-                    vec![f32::NAN; VOCAB]
-                } else {
-                    logits_of(&self.slots[row.slot])
-                });
+    fn block_len(&self) -> usize {
+        BLOCK_LEN
+    }
+
+    fn block_bytes(&self) -> usize {
+        100
+    }
+
+    fn forward(&mut self, pieces: &[Piece<'_>], wanted: &[usize]) -> Result<Vec<f32>, ModelError> {
+        let (mut logits, mut index) = (Vec::new(), 0);
+        for piece in pieces {
+            for (position, &token) in (piece.position..).zip(piece.token_ids) {
+                self.blocks[piece.blocks[position / BLOCK_LEN]][position % BLOCK_LEN] = Some(token);
             }
         }
-        self.n_computed += rows.len();
+        // All pieces are stored before any is attended for, so a block with two writers would be seen.
+        for piece in pieces {
+            let held = piece.blocks.iter().flat_map(|&block| self.blocks[block]);
+            let sequence: Vec<Option<u32>> = held.take(piece.end()).collect();
+            let sequence: Vec<u32> = sequence.into_iter().map(Option::unwrap).collect();
+            for position in piece.position..piece.end() {
+                if wanted.contains(&index) {
+                    let is_broken = Some(position + 1) == self.breaks_at;
+                    logits.extend(if is_broken {
+                        vec![f32::NAN; VOCAB]
+                    } else {
+                        logits_of(&sequence[..=position])
+                    });
+                }
+                index += 1;
+            }
+        }
+        self.n_computed += index;
         self.n_rounds += 1;
-        self.largest_round = self.largest_round.max(rows.len());
-        self.most_tokens = self.most_tokens.max(self.slots.iter().map(Vec::len).sum());
+        self.largest_round = self.largest_round.max(index);
         Ok(logits)
     }
 
-    fn truncate(&mut self, slot: usize, len: usize) {
-        self.slots[slot].truncate(len);
-    }
-
-    fn release(&mut self, slot: usize) {
-        self.slots[slot].clear();
-    }
-
-    fn copy_prefix(&mut self, from: usize, to: usize, len: usize) -> Result<(), ModelError> {
-        assert!(self.slots[from].len() >= len, "what is copied is there");
-        self.slots[to] = self.slots[from][..len].to_vec();
+    fn copy(&mut self, from: usize, to: usize) -> Result<(), ModelError> {
+        assert_ne!(from, to);
+        self.blocks[to] = self.blocks[from];
         Ok(())
     }
 }
 
 fn batcher(
     max_batch: usize,
-    kv_tokens: usize,
+    n_blocks: usize,
     prefill_tokens: usize,
     reuses_prefixes: bool,
 ) -> Batcher<StandIn> {
-    let limits = Limits { max_batch, kv_tokens, prefill_tokens, reuses_prefixes };
-    Batcher::new(StandIn::new(max_batch * 3), limits)
+    let limits = Limits { max_batch, prefill_tokens, reuses_prefixes };
+    Batcher::new(StandIn::new(n_blocks), limits)
 }
 
 fn request(id: u64, prompt: &[u32], max_new_tokens: usize) -> GenerationRequest {
@@ -161,12 +166,12 @@ proptest! {
         prompts in prop::collection::vec(prop::collection::vec(4u32..6, 1..12), 1..12),
         shared in 0usize..20,
         max_batch in 1usize..6,
-        kv_tokens in prop::sample::select(vec![1, 30, 80, 400]),
+        n_blocks in prop::sample::select(vec![LONGEST, LONGEST + 1, 2 * LONGEST, 100]),
         prefill_tokens in prop::sample::select(vec![1, 3, 64]),
         reuses_prefixes: bool,
         max_new_tokens in 1usize..30,
     ) {
-        let mut batcher = batcher(max_batch, kv_tokens, prefill_tokens, reuses_prefixes);
+        let mut batcher = batcher(max_batch, n_blocks, prefill_tokens, reuses_prefixes);
         let requests: Vec<GenerationRequest> = (0u64..)
             .zip(&prompts)
             .map(|(id, tail)| request(id, &[vec![9; shared], tail.clone()].concat(), max_new_tokens))
@@ -189,11 +194,10 @@ proptest! {
             prop_assert_eq!(generated.n_prefilled + generated.n_reused, request.prompt.len());
             prop_assert_eq!(generated.logprobs.len(), token_ids.len());
             prop_assert!(reuses_prefixes || generated.n_reused == 0);
+            prop_assert!(n_blocks < max_batch * LONGEST || generated.n_recomputed == 0);
         }
         let backend = batcher.backend();
         prop_assert!(backend.largest_round <= max_batch + prefill_tokens);
-        // The budget holds, except for a sequence that is too long for it even alone.
-        prop_assert!(backend.most_tokens <= kv_tokens.max(CONTEXT), "{} tokens", backend.most_tokens);
     }
 }
 
@@ -201,7 +205,7 @@ proptest! {
 fn a_groups_prompt_is_computed_once() {
     let prompt: Vec<u32> = (0..20).map(|i| 4 + i % 5).collect();
     let requests: Vec<GenerationRequest> = (0..6).map(|id| request(id, &prompt, 1)).collect();
-    let mut batcher = batcher(8, 1000, 512, true);
+    let mut batcher = batcher(8, 100, 512, true);
     let results = run_all(&mut batcher, &requests);
     // The first computes 20 tokens; each of the others copies 19 and computes the last.
     assert_eq!(results[&0].n_prefilled, 20);
@@ -212,7 +216,7 @@ fn a_groups_prompt_is_computed_once() {
 
 #[test]
 fn the_next_turn_computes_only_what_is_new() {
-    let mut batcher = batcher(2, 1000, 512, true);
+    let mut batcher = batcher(2, 100, 512, true);
     let first = request(1, &[4, 5, 6, 7], 5);
     let said = run_all(&mut batcher, std::slice::from_ref(&first))[&1].token_ids.clone();
     let prompt = [first.prompt, said.clone(), vec![8, 9]].concat();
@@ -223,8 +227,47 @@ fn the_next_turn_computes_only_what_is_new() {
 }
 
 #[test]
+fn the_least_advanced_is_paused_and_goes_on_from_its_tokens() {
+    // Room for 6 blocks of 4. Two generations of 12 tokens from prompts of 4 need 4 blocks each, so they do not fit
+    // together to the end; the second one begins two rounds later.
+    let never = |id, prompt: &[u32]| GenerationRequest { stop_ids: Arc::from([]), ..request(id, prompt, 12) };
+    let requests = [never(1, &[4; 4]), never(2, &[5; 4])];
+    let mut batcher = batcher(2, 6, 512, true);
+    batcher.submit(requests[0].clone()).unwrap();
+    batcher.poll().unwrap();
+    batcher.poll().unwrap();
+    batcher.submit(requests[1].clone()).unwrap();
+    let mut was_paused = false;
+    let mut results = BTreeMap::new();
+    while batcher.n_active() + batcher.n_waiting() > 0 {
+        results.extend(batcher.poll().unwrap().into_iter().map(|generated| (generated.id, generated)));
+        let waiting: Vec<(u64, usize)> =
+            batcher.waiting.iter().map(|sequence| (sequence.request.id, sequence.token_ids.len())).collect();
+        was_paused |= waiting.iter().any(|&(id, n)| id == 2 && n > 0);
+        assert!(waiting.iter().all(|&(id, _)| id == 2), "the one further on goes on: {waiting:?}");
+    }
+    assert!(was_paused);
+    for request in &requests {
+        assert_eq!(results[&request.id].token_ids, alone(request).0);
+    }
+    assert_eq!(results[&1].n_recomputed, 0);
+}
+
+#[test]
+fn a_sequence_that_the_whole_cache_cannot_hold_is_refused() {
+    // 3 blocks of 4 tokens hold a prompt of 5 and 8 tokens, the last of which is never computed.
+    let mut batcher = batcher(2, 3, 512, true);
+    let message = batcher.submit(request(1, &[5; 5], 9)).unwrap_err().to_string();
+    let expected = "a sequence of 13 tokens take 400 bytes, more than the limit: 300";
+    assert!(message.contains(expected), "{message}");
+    let mut fits = request(2, &[5; 5], 8);
+    fits.stop_ids = Arc::from([]);
+    assert_eq!(run_all(&mut batcher, &[fits])[&2].token_ids.len(), 8);
+}
+
+#[test]
 fn a_generation_ends_at_the_context() {
-    let mut batcher = batcher(1, 1000, 512, true);
+    let mut batcher = batcher(1, 100, 512, true);
     let mut long = request(1, &[5; CONTEXT - 2], 100);
     long.stop_ids = Arc::from([]);
     let results = run_all(&mut batcher, &[long]);
@@ -233,7 +276,7 @@ fn a_generation_ends_at_the_context() {
 
 #[test]
 fn impossible_requests_are_refused_and_change_nothing() {
-    let mut batcher = batcher(1, 1000, 512, true);
+    let mut batcher = batcher(1, 100, 512, true);
     let good = request(1, &[5], 1);
     batcher.submit(good.clone()).unwrap();
     let sampling = |temperature, top_p| Sampling { temperature, top_p, top_k: 0 };
@@ -256,7 +299,7 @@ fn impossible_requests_are_refused_and_change_nothing() {
 
 #[test]
 fn logits_that_are_not_numbers_are_an_error_that_names_the_request() {
-    let mut batcher = batcher(2, 1000, 512, true);
+    let mut batcher = batcher(2, 100, 512, true);
     batcher.backend.breaks_at = Some(3);
     let mut broken = request(77, &[5, 6], 5);
     broken.stop_ids = Arc::from([]);

@@ -10,8 +10,8 @@ use crate::{Model, ModelError};
 pub struct EngineOptions {
     /// Generations worked on at once.
     pub max_batch: usize,
-    /// Tokens the cache may hold, those of finished sequences included. A single sequence may be longer.
-    pub kv_tokens: usize,
+    /// Memory for keys and values, those of finished sequences included, in bytes. It is taken as it is needed.
+    pub kv_bytes: u64,
     /// Most prompt tokens computed in one round, beside one token of each generation.
     pub prefill_tokens: usize,
     /// Whether a prompt starts from the longest part of it that the cache has.
@@ -20,18 +20,16 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { max_batch: 32, kv_tokens: 65_536, prefill_tokens: 512, reuses_prefixes: true }
+        Self { max_batch: 32, kv_bytes: 4 << 30, prefill_tokens: 512, reuses_prefixes: true }
     }
 }
 
-/// Slots for each generation under way: finished sequences that may go on need one as well.
-const SLOTS_PER_GENERATION: usize = 4;
-
 /// An engine on this machine.
 ///
-/// Every round computes the next token of each generation and a piece of the prompts that wait. Finished sequences
-/// stay in the cache until the room is needed, so the next turn of a trajectory computes only what is new, and the
-/// prompt that a group shares is computed once.
+/// Every round computes the next token of each generation and a piece of the prompts that wait. The cache is a radix
+/// tree over blocks of tokens: finished sequences stay until the room is needed, so the next turn of a trajectory
+/// computes only what is new, and what a group's prompts have in common is computed and kept once. When there is no
+/// room, the least advanced generation is paused and goes on later from its tokens, with the same result.
 pub struct LocalEngine {
     batcher: Batcher<ModelBackend>,
 }
@@ -39,14 +37,12 @@ pub struct LocalEngine {
 impl LocalEngine {
     /// Makes an engine of a model; the cache grows as it is used.
     pub fn new(model: Arc<Model>, options: EngineOptions) -> Self {
-        let max_batch = options.max_batch.max(1);
-        let backend = ModelBackend::new(model, max_batch * SLOTS_PER_GENERATION);
         let limits = Limits {
-            max_batch,
-            kv_tokens: options.kv_tokens,
+            max_batch: options.max_batch.max(1),
             prefill_tokens: options.prefill_tokens,
             reuses_prefixes: options.reuses_prefixes,
         };
+        let backend = ModelBackend::new(model, options.kv_bytes);
         Self { batcher: Batcher::new(backend, limits) }
     }
 }

@@ -6,9 +6,9 @@
 mod backend;
 mod batcher;
 mod local;
+mod prefix_tree;
 mod request;
 mod sampler;
-mod slots;
 
 pub use local::{EngineOptions, LocalEngine};
 pub use request::{FinishReason, Generated, GenerationRequest, Sampling};
@@ -24,8 +24,8 @@ pub trait Engine: Send {
     /// Takes a request; it waits until there is room.
     ///
     /// # Errors
-    /// [`ModelError::ContextOverflow`] if the prompt leaves no room for a token; [`ModelError::TokenRange`] for an id
-    /// outside the vocabulary; [`ModelError::Invalid`] for an empty prompt, nothing to generate, impossible sampling
+    /// [`ModelError::ContextOverflow`] if the prompt leaves no room for a token; [`ModelError::KvMemory`] if prompt and
+    /// generation can be longer than the whole cache; [`ModelError::TokenRange`] for an id outside the vocabulary; [`ModelError::Invalid`] for an empty prompt, nothing to generate, impossible sampling
     /// settings, or an id that is in use.
     fn submit(&mut self, request: GenerationRequest) -> Result<(), ModelError>;
 

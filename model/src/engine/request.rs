@@ -76,4 +76,6 @@ pub struct Generated {
     pub n_prefilled: usize,
     /// Prompt tokens that had been computed before.
     pub n_reused: usize,
+    /// Tokens that were computed again, because the sequence was paused and its room was needed.
+    pub n_recomputed: usize,
 }

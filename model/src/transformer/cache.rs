@@ -1,228 +1,191 @@
-//! Keys and values of the sequences that are being decoded.
+//! Keys and values of the sequences that are being decoded, in blocks that sequences can share.
 
+use std::sync::Arc;
+
+use envace_kernels::{HeadLayout, KvBlock, Tile, attend_tile};
 use rayon::prelude::*;
 
 use crate::config::ModelConfig;
 use crate::error::ModelError;
-use envace_kernels::{HeadKeys, HeadLayout, Tile, append_keys, append_values, attend_tile, panel_width};
 
-/// Rows that one task attends for.
-const TASK_ROWS: usize = 8;
+/// Query rows of one task.
+const TASK_ROWS: usize = 12;
 
-/// One token's place: the sequence it belongs to and its position there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CacheRow {
-    /// Index of the sequence's slot.
-    pub slot: usize,
-    /// Position in the sequence, from 0.
+/// Tokens that continue a sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'a> {
+    /// At consecutive positions.
+    pub token_ids: &'a [u32],
+    /// Position of the first of them, from 0.
     pub position: usize,
+    /// The sequence's blocks in the order of its positions: those that hold what comes before, and enough for the
+    /// tokens. Sequences that begin alike may have blocks in common, but none that is written to.
+    pub blocks: &'a [usize],
 }
 
-/// Keys and values in `f32` of up to `n_slots` sequences, each growing as needed.
+impl Piece<'_> {
+    /// Positions of the sequence with these tokens.
+    pub fn end(&self) -> usize {
+        self.position + self.token_ids.len()
+    }
+
+    /// The blocks that the tokens are stored in.
+    fn written(&self) -> &[usize] {
+        let len = KvCache::BLOCK_LEN;
+        self.blocks.get(self.position / len..self.end().div_ceil(len)).unwrap_or_default()
+    }
+}
+
+/// Keys and values in `f32`, in blocks of [`KvCache::BLOCK_LEN`] positions of all layers.
 ///
-/// Memory that a slot has taken is kept for its next sequence until [`KvCache::release`].
+/// Which blocks a sequence has is the caller's to say. Blocks take memory from their first use on.
 pub struct KvCache {
     layout: HeadLayout,
+    n_layers: usize,
     context_length: usize,
-    slots: Vec<Slot>,
-}
-
-#[derive(Clone, Default)]
-struct Slot {
-    len: usize,
-    /// By layer, then key and value head.
-    heads: Vec<Head>,
-}
-
-#[derive(Clone, Default)]
-struct Head {
-    /// Panels of positions; see the attention kernel.
-    keys: Vec<f32>,
-    /// Padded rows.
-    values: Vec<f32>,
+    n_blocks: usize,
+    /// Those made so far: all that were ever used.
+    blocks: Vec<KvBlock>,
 }
 
 impl KvCache {
-    /// Makes an empty cache for a model of this configuration.
-    pub fn new(config: &ModelConfig, n_slots: usize) -> Self {
-        let slot = Slot { len: 0, heads: vec![Head::default(); config.n_layers * config.n_kv_heads] };
-        Self {
-            layout: super::layout(config),
-            context_length: config.context_length,
-            slots: vec![slot; n_slots],
-        }
+    /// Positions of a block.
+    pub const BLOCK_LEN: usize = KvBlock::LEN;
+
+    /// Makes an empty cache of `n_blocks` blocks for a model of this configuration.
+    pub fn new(config: &ModelConfig, n_blocks: usize) -> Self {
+        let (layout, n_layers) = (super::layout(config), config.n_layers);
+        Self { layout, n_layers, context_length: config.context_length, n_blocks, blocks: Vec::new() }
     }
 
-    /// Number of slots.
-    pub fn n_slots(&self) -> usize {
-        self.slots.len()
+    /// Memory that a block takes for a model of this configuration, in bytes.
+    pub fn block_bytes(config: &ModelConfig) -> usize {
+        KvBlock::n_bytes(super::layout(config), config.n_layers)
     }
 
-    /// Number of positions a slot holds; 0 if there is no such slot.
-    pub fn len(&self, slot: usize) -> usize {
-        self.slots.get(slot).map_or(0, |slot| slot.len)
+    /// Number of blocks.
+    pub fn n_blocks(&self) -> usize {
+        self.n_blocks
     }
 
-    /// Whether a slot holds nothing.
-    pub fn is_empty(&self, slot: usize) -> bool {
-        self.len(slot) == 0
-    }
-
-    /// Forgets a slot's sequence.
-    pub fn clear(&mut self, slot: usize) {
-        self.truncate(slot, 0);
-    }
-
-    /// Forgets what lies at `len` and beyond.
-    pub fn truncate(&mut self, slot: usize, len: usize) {
-        if let Some(slot) = self.slots.get_mut(slot) {
-            slot.len = slot.len.min(len);
-        }
-    }
-
-    /// Forgets a slot's sequence and gives its memory back.
-    pub fn release(&mut self, slot: usize) {
-        if let Some(slot) = self.slots.get_mut(slot) {
-            slot.len = 0;
-            slot.heads.fill(Head::default());
-        }
-    }
-
-    /// Makes the first `len` positions of `to` those of `from`; further positions of `to` are forgotten.
+    /// Makes one block hold what another one holds.
     ///
     /// # Errors
-    /// [`ModelError::Invalid`] if a slot does not exist or `from` is shorter than `len`.
-    pub fn copy_prefix(&mut self, from: usize, to: usize, len: usize) -> Result<(), ModelError> {
-        if from.max(to) >= self.slots.len() || len > self.len(from) {
-            return Err(ModelError::invalid(format!(
-                "cannot copy a prefix from slot {from} to slot {to}: {len}"
-            )));
+    /// [`ModelError::Invalid`] if one of them does not exist or they are the same.
+    pub fn copy(&mut self, from: usize, to: usize) -> Result<(), ModelError> {
+        if from.max(to) < self.n_blocks {
+            self.make(from.max(to));
         }
-        if from == to {
-            self.truncate(to, len);
-            return Ok(());
-        }
-        let keys_len = len.next_multiple_of(panel_width()) * self.layout.head_dim;
-        let values_len = len * self.layout.value_stride();
-        let mut target = std::mem::take(&mut self.slots[to]);
-        for (target, source) in target.heads.iter_mut().zip(&self.slots[from].heads) {
-            target.keys.clear();
-            target.keys.extend_from_slice(&source.keys[..keys_len]);
-            target.values.clear();
-            target.values.extend_from_slice(&source.values[..values_len]);
-        }
-        target.len = len;
-        self.slots[to] = target;
+        let Ok([source, target]) = self.blocks.get_disjoint_mut([from, to]) else {
+            return Err(ModelError::invalid(format!("the cache cannot copy block {from} to block: {to}")));
+        };
+        target.copy_from(source);
         Ok(())
     }
 
-    /// Bytes that one position of one slot takes.
-    pub fn bytes_per_position(&self) -> usize {
-        let heads = self.slots.first().map_or(0, |slot| slot.heads.len());
-        heads * (self.layout.head_dim + self.layout.value_stride()) * size_of::<f32>()
+    /// Makes all blocks up to this one.
+    fn make(&mut self, block: usize) {
+        let (layout, n_layers) = (self.layout, self.n_layers);
+        if block >= self.blocks.len() {
+            self.blocks.resize_with(block + 1, || KvBlock::new(layout, n_layers));
+        }
     }
 
-    /// Checks that each row continues its slot and makes room for all of them.
-    pub(super) fn reserve(&mut self, rows: &[CacheRow]) -> Result<(), ModelError> {
-        let mut lengths: Vec<usize> = self.slots.iter().map(|slot| slot.len).collect();
-        for row in rows {
-            let Some(len) = lengths.get_mut(row.slot) else {
-                return Err(ModelError::invalid(format!("the cache has no such slot: {}", row.slot)));
-            };
-            if row.position != *len {
-                let CacheRow { slot, position } = row;
+    /// Checks the pieces and makes the blocks that they are stored in.
+    pub(super) fn reserve(&mut self, pieces: &[Piece<'_>]) -> Result<(), ModelError> {
+        let mut written = Vec::new();
+        for piece in pieces {
+            let needed = piece.end();
+            if needed > self.context_length {
+                return Err(ModelError::ContextOverflow { needed, limit: self.context_length });
+            }
+            let room = piece.blocks.len() * Self::BLOCK_LEN;
+            if piece.token_ids.is_empty() || needed > room {
                 return Err(ModelError::invalid(format!(
-                    "slot {slot} holds {len} positions, so the next row cannot have position: {position}"
+                    "a piece of {} tokens up to position {needed} does not fit the room of its blocks: {room}",
+                    piece.token_ids.len()
                 )));
             }
-            *len += 1;
-            if *len > self.context_length {
-                return Err(ModelError::ContextOverflow { needed: *len, limit: self.context_length });
+            if let Some(block) = piece.blocks.iter().find(|&&block| block >= self.n_blocks) {
+                return Err(ModelError::invalid(format!("the cache has no such block: {block}")));
             }
+            written.extend(piece.written());
         }
-        let (nr, head_dim, stride) = (panel_width(), self.layout.head_dim, self.layout.value_stride());
-        for (slot, len) in self.slots.iter_mut().zip(lengths).filter(|(slot, len)| slot.len != *len) {
-            for head in &mut slot.heads {
-                let keys = len.next_multiple_of(nr) * head_dim;
-                if head.keys.len() < keys {
-                    head.keys.resize(keys, 0.0);
-                }
-                if head.values.len() < len * stride {
-                    head.values.resize(len * stride, 0.0);
-                }
-            }
+        written.sort_unstable();
+        if let Some([block, _]) = written.array_windows().find(|[a, b]| a == b) {
+            return Err(ModelError::invalid(format!("two pieces would be stored in one block: {block}")));
+        }
+        if let Some(&last) = written.last() {
+            self.make(last);
         }
         Ok(())
     }
 
-    /// Stores one layer's keys and values of reserved rows, and attends for their queries.
-    pub(super) fn attend(&mut self, layer: usize, rows: &[CacheRow], qkv: &[f32]) -> Vec<f32> {
+    /// Stores one layer's keys and values of reserved pieces, and attends for their queries.
+    ///
+    /// `qkv` are `[queries | keys | values]` rows, piece after piece; the result are rows of all query heads.
+    pub(super) fn attend(
+        &mut self,
+        layer: usize,
+        pieces: &[Piece<'_>],
+        qkv: &[f32],
+    ) -> Result<Vec<f32>, ModelError> {
         let layout = self.layout;
-        let (row_width, query_width, head_dim) = (layout.row_width(), layout.query_width(), layout.head_dim);
-        let first_head = layer * layout.n_kv_heads;
-        for (row, qkv) in rows.iter().zip(qkv.chunks_exact(row_width)) {
-            let heads = &mut self.slots[row.slot].heads[first_head..first_head + layout.n_kv_heads];
-            for (i, head) in heads.iter_mut().enumerate() {
-                let key = &qkv[layout.key_start(i)..][..head_dim];
-                let value = &qkv[layout.value_start(i)..][..head_dim];
-                append_keys(&mut head.keys, row.position, head_dim, std::iter::once(key));
-                let stride = layout.value_stride();
-                append_values(&mut head.values, row.position, stride, std::iter::once(value));
+        let (row_width, query_width) = (layout.row_width(), layout.query_width());
+        let mut rows = qkv.chunks_exact(row_width);
+        for piece in pieces {
+            for (position, row) in (piece.position..piece.end()).zip(&mut rows) {
+                let block = piece.blocks.get(position / Self::BLOCK_LEN).copied();
+                let block = block.and_then(|block| self.blocks.get_mut(block));
+                block.ok_or_else(unreserved)?.store(layer, position % Self::BLOCK_LEN, row);
             }
         }
-        let slots = &self.slots;
-        let mut out = vec![0.0; rows.len() * query_width];
-        let tasks = out
-            .par_chunks_mut(TASK_ROWS * query_width)
-            .zip(qkv.par_chunks(TASK_ROWS * row_width))
-            .zip(rows.par_chunks(TASK_ROWS));
-        tasks.for_each_init(Vec::new, |scratch, ((out, qkv), rows)| {
-            let mut start = 0;
-            while start < rows.len() {
-                let run = run_length(&rows[start..]);
-                let heads = &slots[rows[start].slot].heads[first_head..first_head + layout.n_kv_heads];
-                let (qkv, out) = (&qkv[start * row_width..], &mut out[start * query_width..]);
-                attend_run(rows[start].position, run, heads, layout, qkv, out, scratch);
-                start += run;
+        let mut out = vec![0.0; qkv.len() / row_width * query_width];
+        let mut tasks = Vec::new();
+        let (mut rest, mut qkv) = (out.as_mut_slice(), qkv);
+        for piece in pieces {
+            let blocks = piece.blocks.iter().take(piece.end().div_ceil(Self::BLOCK_LEN));
+            let blocks = blocks.map(|&block| self.blocks.get(block)).collect::<Option<Vec<_>>>();
+            let blocks = Arc::new(blocks.ok_or_else(unreserved)?);
+            for position in (piece.position..piece.end()).step_by(TASK_ROWS) {
+                let n_rows = TASK_ROWS.min(piece.end() - position);
+                let (out, after) = rest.split_at_mut(n_rows * query_width);
+                let (queries, further) = qkv.split_at(n_rows * row_width);
+                (rest, qkv) = (after, further);
+                tasks.push((position, Arc::clone(&blocks), queries, out));
             }
+        }
+        tasks.into_par_iter().for_each_init(Vec::new, |scratch, (position, blocks, qkv, out)| {
+            attend_rows(position, &blocks, layer, layout, qkv, out, scratch);
         });
-        out
-    }
-
-    /// Counts rows that all layers have now stored.
-    pub(super) fn advance(&mut self, rows: &[CacheRow]) {
-        for row in rows {
-            self.slots[row.slot].len = row.position + 1;
-        }
+        Ok(out)
     }
 }
 
-/// How many rows from the first on are consecutive positions of one slot.
-fn run_length(rows: &[CacheRow]) -> usize {
-    let first = rows[0];
-    let continues =
-        |(i, row): &(usize, &CacheRow)| row.slot == first.slot && row.position == first.position + i;
-    rows.iter().enumerate().take_while(continues).count()
+fn unreserved() -> ModelError {
+    ModelError::invalid("the cache was asked for a block that holds nothing: reserve it first")
 }
 
-/// Attends for consecutive positions of one slot: a tile a head, or, for a single position, a tile a group of heads.
-fn attend_run(
+/// Attends for consecutive positions of one sequence: a tile a head, or, for a single position, a tile a group of
+/// heads.
+fn attend_rows(
     position: usize,
-    n_rows: usize,
-    heads: &[Head],
+    blocks: &[&KvBlock],
+    layer: usize,
     layout: HeadLayout,
     qkv: &[f32],
     out: &mut [f32],
     scratch: &mut Vec<f32>,
 ) {
     let (head_dim, group) = (layout.head_dim, layout.group());
-    for (kv_head, head) in heads.iter().enumerate() {
-        let keys = HeadKeys { keys: &head.keys, values: &head.values };
+    let n_rows = out.len() / layout.query_width();
+    for kv_head in 0..layout.n_kv_heads {
+        let block = |i: usize| blocks[i].head(layer, kv_head);
         let start = kv_head * group * head_dim;
         if n_rows == 1 {
             let (queries, out) = (&qkv[start..], &mut out[start..]);
             let tile = Tile { queries, stride: head_dim, n_rows: group, first_length: position + 1, step: 0 };
-            attend_tile(&tile, keys, layout, scratch, out, head_dim);
+            attend_tile(&tile, KvBlock::LEN, block, layout, scratch, out, head_dim);
             continue;
         }
         for i in 0..group {
@@ -230,7 +193,7 @@ fn attend_run(
             let (queries, out) = (&qkv[start..], &mut out[start..]);
             let stride = layout.row_width();
             let tile = Tile { queries, stride, n_rows, first_length: position + 1, step: 1 };
-            attend_tile(&tile, keys, layout, scratch, out, layout.query_width());
+            attend_tile(&tile, KvBlock::LEN, block, layout, scratch, out, layout.query_width());
         }
     }
 }

@@ -7,7 +7,7 @@ mod projection;
 mod rope_table;
 mod weights;
 
-pub use cache::{CacheRow, KvCache};
+pub use cache::{KvCache, Piece};
 pub(crate) use layer::{LayerContext, layer_forward};
 pub use model::Model;
 pub(crate) use model::{embed, layout};

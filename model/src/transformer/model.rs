@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use envace_kernels::{HeadLayout, Panels};
 
-use super::{CacheRow, KvCache, LayerContext, Projection, RopeTable, Weights, layer_forward};
+use super::{KvCache, LayerContext, Piece, Projection, RopeTable, Weights, layer_forward};
 use crate::config::ModelConfig;
 use crate::error::{ComputeContext, ModelError};
 use crate::ops::{rms_norm, with_elements};
@@ -63,47 +63,37 @@ impl Model {
         &self.device
     }
 
-    /// Computes hidden states, after the final norm, of tokens that continue the slots of a cache.
+    /// Computes hidden states, after the final norm, of pieces of sequences whose earlier positions the cache holds.
     ///
-    /// `rows[i]` is the place of `tokens[i]`. Each slot's rows must come in order and go on where the slot ends;
-    /// rows of several slots may be mixed, prompts and single tokens alike. The result is `(rows, hidden)`. A row's
-    /// bits depend on its sequence alone, not on what else is in the call or how the sequence is cut into calls.
+    /// The result is `(tokens, hidden)`, piece after piece. A row's bits depend on its sequence alone, not on what
+    /// else is in the call or how the sequence is cut into pieces.
     ///
     /// # Errors
-    /// [`ModelError::TokenRange`] for a token outside the vocabulary; [`ModelError::Invalid`] for a row that does
-    /// not continue its slot; [`ModelError::ContextOverflow`]. The cache is then as before.
-    pub fn forward_cached(
-        &self,
-        tokens: &[u32],
-        rows: &[CacheRow],
-        kv: &mut KvCache,
-    ) -> Result<Tensor, ModelError> {
-        if tokens.len() != rows.len() || tokens.is_empty() {
-            return Err(ModelError::invalid(format!(
-                "{} tokens do not fit the rows: {}",
-                tokens.len(),
-                rows.len()
-            )));
+    /// [`ModelError::TokenRange`] for a token outside the vocabulary; [`ModelError::ContextOverflow`];
+    /// [`ModelError::Invalid`] for an empty piece, or blocks that do not fit it. Nothing is then stored.
+    pub fn forward_cached(&self, pieces: &[Piece<'_>], kv: &mut KvCache) -> Result<Tensor, ModelError> {
+        if pieces.is_empty() {
+            return Err(ModelError::invalid("there is nothing to compute: no pieces"));
         }
         if !self.device.is_cpu() {
             return Err(ModelError::invalid("sampling needs the model on the device: cpu"));
         }
-        let mut x = embed(tokens, &self.weights.embedding, &self.device)?;
-        kv.reserve(rows)?;
+        let tokens: Vec<u32> = pieces.iter().flat_map(|piece| piece.token_ids).copied().collect();
+        let mut x = embed(&tokens, &self.weights.embedding, &self.device)?;
+        kv.reserve(pieces)?;
         let context = LayerContext {
             layout: layout(&self.config),
             eps: self.config.rms_norm_eps,
-            angles: self.rope.angles(rows.iter().map(|row| row.position)),
+            angles: self.rope.angles(pieces.iter().flat_map(|piece| piece.position..piece.end())),
         };
-        let width = context.layout.query_width();
+        let shape = (tokens.len(), context.layout.query_width());
         for (layer, weights) in self.weights.layers.iter().enumerate() {
             x = layer_forward(&x, weights, &context, |qkv| {
-                let attended = with_elements(qkv, |qkv| Ok(kv.attend(layer, rows, qkv)))?;
-                Tensor::from_vec(attended, (rows.len(), width), &self.device)
+                let attend = |qkv: &[f32]| kv.attend(layer, pieces, qkv).map_err(candle_core::Error::wrap);
+                Tensor::from_vec(with_elements(qkv, attend)?, shape, &self.device)
             })
             .computing("a decoder layer")?;
         }
-        kv.advance(rows);
         rms_norm(&x, &self.weights.final_norm, self.config.rms_norm_eps).computing("the final norm")
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use envace_model::engine::{Engine, EngineOptions, FinishReason, GenerationRequest, LocalEngine, Sampling};
-use envace_model::{CacheRow, KvCache, Model, TrainSequence, Trainer, TrainerOptions};
+use envace_model::{KvCache, Model, Piece, TrainSequence, Trainer, TrainerOptions};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -77,9 +77,10 @@ fn difference(found: &[f32], expected: &[f32]) -> (f32, f32) {
 fn logits_difference(golden: &Golden) -> f32 {
     let model = Model::load(&golden.dir, &Device::Cpu).unwrap();
     let token_ids = golden.token_ids("token_ids");
-    let rows: Vec<CacheRow> = (0..token_ids.len()).map(|position| CacheRow { slot: 0, position }).collect();
-    let mut kv = KvCache::new(model.config(), 1);
-    let hidden = model.forward_cached(&token_ids, &rows, &mut kv).unwrap();
+    let blocks: Vec<usize> = (0..token_ids.len().div_ceil(KvCache::BLOCK_LEN)).collect();
+    let mut kv = KvCache::new(model.config(), blocks.len());
+    let piece = Piece { token_ids: &token_ids, position: 0, blocks: &blocks };
+    let hidden = model.forward_cached(&[piece], &mut kv).unwrap();
     let logits = model.logits(&hidden).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
     let (worst, size) = difference(&logits, &golden.values("logits"));
     assert!(size > 1.0);

@@ -1,7 +1,7 @@
 //! A row's bits do not depend on what it is computed with.
 
 use candle_core::Tensor;
-use envace_model::{CacheRow, KvCache, LogSoftmax, Model, TrainSequence, Trainer, TrainerOptions};
+use envace_model::{KvCache, LogSoftmax, Model, Piece, TrainSequence, Trainer, TrainerOptions};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -9,13 +9,13 @@ use super::{random_model, sequence, tokens, with_threads};
 
 /// Hidden states of a sequence, bit by bit, cut into calls of the given lengths.
 fn in_chunks(model: &Model, token_ids: &[u32], lengths: &[usize]) -> Vec<Vec<u32>> {
-    let mut kv = KvCache::new(model.config(), 1);
+    let mut kv = KvCache::new(model.config(), 4);
     let mut hidden = Vec::new();
     let mut start = 0;
     for length in lengths {
         let end = (start + length).min(token_ids.len());
-        let rows: Vec<CacheRow> = (start..end).map(|position| CacheRow { slot: 0, position }).collect();
-        hidden.extend(bits(&model.forward_cached(&token_ids[start..end], &rows, &mut kv).unwrap()));
+        let piece = Piece { token_ids: &token_ids[start..end], position: start, blocks: &[2, 0, 3, 1] };
+        hidden.extend(bits(&model.forward_cached(&[piece], &mut kv).unwrap()));
         start = end;
     }
     assert_eq!(start, token_ids.len());
@@ -53,8 +53,8 @@ fn logits_of_a_row_do_not_depend_on_the_batch() {
     let dir = tempfile::tempdir().unwrap();
     let model = random_model(dir.path(), json!({"hidden_size": 576, "vocab_size": 50}));
     let token_ids = tokens(70, 2, 50);
-    let rows: Vec<CacheRow> = (0..70).map(|position| CacheRow { slot: 0, position }).collect();
-    let hidden = model.forward_cached(&token_ids, &rows, &mut KvCache::new(model.config(), 1)).unwrap();
+    let piece = Piece { token_ids: &token_ids, position: 0, blocks: &[0, 1, 2] };
+    let hidden = model.forward_cached(&[piece], &mut KvCache::new(model.config(), 3)).unwrap();
     let all = bits(&model.logits(&hidden).unwrap());
     for (first, n) in [(0, 1), (5, 2), (13, 40), (69, 1)] {
         let some = bits(&model.logits(&hidden.narrow(0, first, n).unwrap()).unwrap());
@@ -73,21 +73,24 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let model = random_model(dir.path(), json!({}));
         let sequences: Vec<Vec<u32>> = (0..3).map(|i| tokens(100, i, 123)).collect();
-        let mut kv = KvCache::new(model.config(), 3);
+        let mut kv = KvCache::new(model.config(), 12);
+        let blocks: Vec<Vec<usize>> = (0..3).map(|i| (0..4).map(|j| 3 * j + i).collect()).collect();
         let mut found: Vec<Vec<Vec<u32>>> = vec![Vec::new(); 3];
         for step in &steps {
-            let (mut token_ids, mut rows) = (Vec::new(), Vec::new());
-            for (slot, n) in step.iter().enumerate() {
-                let start = kv.len(slot);
-                token_ids.extend(&sequences[slot][start..start + n]);
-                rows.extend((start..start + n).map(|position| CacheRow { slot, position }));
-            }
-            if rows.is_empty() {
+            let lengths = step.iter().enumerate().filter(|(_, n)| **n > 0);
+            let pieces: Vec<Piece> = lengths
+                .clone()
+                .map(|(i, n)| {
+                    let position = found[i].len();
+                    Piece { token_ids: &sequences[i][position..position + n], position, blocks: &blocks[i] }
+                })
+                .collect();
+            if pieces.is_empty() {
                 continue;
             }
-            let hidden = bits(&model.forward_cached(&token_ids, &rows, &mut kv).unwrap());
-            for (row, hidden) in rows.iter().zip(hidden) {
-                found[row.slot].push(hidden);
+            let mut hidden = bits(&model.forward_cached(&pieces, &mut kv).unwrap()).into_iter();
+            for (i, &n) in lengths {
+                found[i].extend(hidden.by_ref().take(n));
             }
         }
         for (sequence, found) in sequences.iter().zip(found).filter(|(_, found)| !found.is_empty()) {
@@ -98,36 +101,63 @@ proptest! {
 }
 
 #[test]
-fn a_copied_prefix_and_a_cut_slot_go_on_as_if_computed_there() {
+fn shared_and_copied_blocks_go_on_as_if_computed_there() {
     let dir = tempfile::tempdir().unwrap();
     let model = random_model(dir.path(), json!({}));
     let token_ids = tokens(60, 3, 123);
     let expected = in_chunks(&model, &token_ids, &[60]);
-    let mut kv = KvCache::new(model.config(), 2);
-    let run = |kv: &mut KvCache, slot: usize, token_ids: &[u32], start: usize| {
-        let rows: Vec<CacheRow> =
-            (start..start + token_ids.len()).map(|position| CacheRow { slot, position }).collect();
-        bits(&model.forward_cached(token_ids, &rows, kv).unwrap())
+    let mut kv = KvCache::new(model.config(), 8);
+    let run = |kv: &mut KvCache, blocks: &[usize], token_ids: &[u32], position: usize| {
+        bits(&model.forward_cached(&[Piece { token_ids, position, blocks }], kv).unwrap())
     };
-    // Slot 1 holds something longer first, so that stale keys lie behind the copied prefix.
-    run(&mut kv, 1, &tokens(80, 9, 123), 0);
-    run(&mut kv, 0, &token_ids[..45], 0);
-    kv.copy_prefix(0, 1, 37).unwrap();
-    assert_eq!(run(&mut kv, 1, &token_ids[37..], 37), expected[37..]);
-    kv.truncate(0, 20);
-    assert_eq!(run(&mut kv, 0, &token_ids[20..], 20), expected[20..]);
-    assert!(kv.copy_prefix(0, 1, 61).is_err());
-    let misplaced = CacheRow { slot: 0, position: 61 };
-    assert!(model.forward_cached(&[1], &[misplaced], &mut kv).is_err());
-    assert_eq!(kv.len(0), 60);
+    // Block 5 holds something else first, so that stale keys lie behind what is copied.
+    run(&mut kv, &[4, 5, 6], &tokens(80, 9, 123), 0);
+    run(&mut kv, &[0, 1], &token_ids[..45], 0);
+    kv.copy(1, 5).unwrap();
+    // Block 0 is shared; of block 1 the first five positions are used in the copy.
+    assert_eq!(run(&mut kv, &[0, 5], &token_ids[37..], 37), expected[37..]);
+    // The original goes on by itself, and may be written over from an earlier position on.
+    assert_eq!(run(&mut kv, &[0, 1], &token_ids[45..], 45), expected[45..]);
+    assert_eq!(run(&mut kv, &[0, 1], &token_ids[33..], 33), expected[33..]);
+}
+
+#[test]
+fn pieces_that_do_not_fit_are_refused_and_store_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = random_model(dir.path(), json!({}));
+    let token_ids = tokens(40, 3, 123);
+    let mut kv = KvCache::new(model.config(), 4);
+    let piece = |n: usize, position: usize, blocks: &'static [usize]| Piece {
+        token_ids: &token_ids[position..position + n],
+        position,
+        blocks,
+    };
+    let expected = in_chunks(&model, &token_ids, &[40]);
+    model.forward_cached(&[piece(39, 0, &[0, 1])], &mut kv).unwrap();
+    for (pieces, message) in [
+        (vec![], "nothing to compute"),
+        (vec![piece(0, 39, &[0, 1])], "a piece of 0 tokens"),
+        (vec![piece(1, 39, &[0])], "does not fit the room of its blocks: 32"),
+        (vec![piece(1, 39, &[0, 4])], "no such block: 4"),
+        (vec![piece(1, 39, &[0, 1]), piece(1, 33, &[2, 1])], "stored in one block: 1"),
+        (vec![Piece { token_ids: &[5000], position: 39, blocks: &[0, 1] }], "outside the vocabulary"),
+        (vec![Piece { token_ids: &[5], position: 1 << 20, blocks: &[0, 1] }], "more than the limit"),
+    ] {
+        let error = model.forward_cached(&pieces, &mut kv).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+    assert!(kv.copy(0, 0).is_err() && kv.copy(0, 4).is_err() && kv.copy(4, 0).is_err());
+    let last = model.forward_cached(&[piece(1, 39, &[0, 1])], &mut kv).unwrap();
+    assert_eq!(bits(&last), expected[39..]);
 }
 
 /// What an engine would report for the trained tokens of a sequence, decoding token by token.
 fn sampled_logprobs(model: &Model, sequence: &TrainSequence) -> Vec<u32> {
-    let mut kv = KvCache::new(model.config(), 1);
+    let mut kv = KvCache::new(model.config(), 2);
     let mut found = Vec::new();
-    for (position, &token) in sequence.token_ids.iter().enumerate() {
-        let hidden = model.forward_cached(&[token], &[CacheRow { slot: 0, position }], &mut kv).unwrap();
+    for (position, token) in sequence.token_ids.iter().enumerate() {
+        let piece = Piece { token_ids: std::slice::from_ref(token), position, blocks: &[0, 1] };
+        let hidden = model.forward_cached(&[piece], &mut kv).unwrap();
         if sequence.trained.contains(&(position as u32 + 1)) {
             let logits = model.logits(&hidden).unwrap().to_vec2::<f32>().unwrap().remove(0);
             let next = sequence.token_ids[position + 1] as usize;

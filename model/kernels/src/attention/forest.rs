@@ -84,8 +84,8 @@ fn attend_head(rows: &[f32], runs: &[Run], kv_head: usize, layout: HeadLayout) -
                         step: 1,
                     };
                     let out = &mut out[in_group * head_dim..];
-                    let known = HeadKeys { keys: &keys, values: &values };
-                    attend_tile(&tile, known, layout, scratch, out, group * head_dim);
+                    let known = |_| HeadKeys { keys: &keys, values: &values };
+                    attend_tile(&tile, longest, known, layout, scratch, out, group * head_dim);
                 }
             },
         );

@@ -6,8 +6,10 @@
 //! nothing else: the same bits whether it is decoded alone or prefilled among others.
 
 mod backward;
+mod block;
 mod forest;
 
+pub use block::KvBlock;
 pub use forest::{attend_forest, attend_forest_backward};
 
 use crate::exp::exp;
@@ -62,7 +64,7 @@ impl HeadLayout {
     }
 }
 
-/// Keys and values of one head of one sequence, as far as they are known.
+/// Keys and values of one head at consecutive positions, as far as they are known.
 #[derive(Clone, Copy)]
 pub struct HeadKeys<'a> {
     /// Panels of positions.
@@ -71,10 +73,8 @@ pub struct HeadKeys<'a> {
     pub values: &'a [f32],
 }
 
-/// Writes the keys of rows at consecutive positions into panels, which must have room.
-///
-/// `vector(i)` is the key at position `first + i`.
-pub fn append_keys<'a>(
+/// Writes the keys of rows at consecutive positions from `first` on into panels, which must have room.
+pub(crate) fn append_keys<'a>(
     panels: &mut [f32],
     first: usize,
     head_dim: usize,
@@ -91,7 +91,7 @@ pub fn append_keys<'a>(
 }
 
 /// Writes the values of rows at consecutive positions into padded rows, which must have room.
-pub fn append_values<'a>(
+pub(crate) fn append_values<'a>(
     rows: &mut [f32],
     first: usize,
     stride: usize,
@@ -117,9 +117,14 @@ pub struct Tile<'a> {
 }
 
 /// Attends for a tile; row `i` of the result goes to `out[i * out_stride..]`. `scratch` is only memory to reuse.
-pub fn attend_tile(
+///
+/// `block(i)` has the keys and values from position `i * block_len` on; the blocks must hold all that the last query
+/// sees. `block_len` is a multiple of [`panel_width`], or there is one block. How positions are cut into blocks does
+/// not change a bit.
+pub fn attend_tile<'a>(
     tile: &Tile<'_>,
-    head: HeadKeys<'_>,
+    block_len: usize,
+    block: impl Fn(usize) -> HeadKeys<'a>,
     layout: HeadLayout,
     scratch: &mut Vec<f32>,
     out: &mut [f32],
@@ -130,19 +135,29 @@ pub fn attend_tile(
     let n_keys = first_length + (n_rows - 1) * step;
     let (padded, head_dim, value_width) =
         (n_keys.next_multiple_of(nr), layout.head_dim, layout.value_stride());
-    scratch.clear();
-    scratch.resize(n_rows * (padded + value_width + 1), 0.0);
+    let blocks =
+        || (0..n_keys).step_by(block_len).map(|first| first..n_keys.min(first + block_len)).enumerate();
+    // Every element is written before it is read.
+    if scratch.len() < n_rows * (padded + value_width + 1) {
+        scratch.resize(n_rows * (padded + value_width + 1), 0.0);
+    }
     let (scores, rest) = scratch.split_at_mut(n_rows * padded);
-    let (sums, inverses) = rest.split_at_mut(n_rows * value_width);
+    let (sums, inverses) = rest[..n_rows * (value_width + 1)].split_at_mut(n_rows * value_width);
     let left = Left { values: queries, row_stride: stride, depth_stride: 1 };
-    let right = Right::Panels { values: head.keys };
-    block_product(left, right, Sizes { n_rows, depth: head_dim, width: padded }, false, scores, padded);
+    for (i, positions) in blocks() {
+        let sizes = Sizes { n_rows, depth: head_dim, width: positions.len().next_multiple_of(nr) };
+        let right = Right::Panels { values: block(i).keys };
+        block_product(left, right, sizes, false, &mut scores[positions.start..], padded);
+    }
     for (i, (row, inverse)) in scores.chunks_exact_mut(padded).zip(inverses.iter_mut()).enumerate() {
         *inverse = 1.0 / exp_row(row, first_length + i * step, layout.scale());
     }
-    let right = Right::Rows { values: head.values, stride: value_width };
-    let sizes = Sizes { n_rows, depth: n_keys, width: value_width };
-    block_product(Left::rows(scores, padded), right, sizes, false, sums, value_width);
+    for (i, positions) in blocks() {
+        let left = Left { values: &scores[positions.start..], row_stride: padded, depth_stride: 1 };
+        let right = Right::Rows { values: block(i).values, stride: value_width };
+        let sizes = Sizes { n_rows, depth: positions.len(), width: value_width };
+        block_product(left, right, sizes, i > 0, sums, value_width);
+    }
     for (i, (row, inverse)) in sums.chunks_exact(value_width).zip(inverses).enumerate() {
         for (target, value) in out[i * out_stride..][..head_dim].iter_mut().zip(row) {
             *target = value * *inverse;
@@ -200,9 +215,48 @@ mod tests {
         let queries = [1.0, 0.0, 1.0, 0.0];
         let tile = Tile { queries: &queries, stride: 2, n_rows: 2, first_length: 1, step: 1 };
         let mut out = [0.0; 4];
-        attend_tile(&tile, head, layout, &mut Vec::new(), &mut out, 2);
+        attend_tile(&tile, 2, |_| head, layout, &mut Vec::new(), &mut out, 2);
         // The first row sees only the first key.
         assert_eq!(&out[..2], &[4.0, 0.0]);
         assert!((out[2] - 1.0).abs() < 1e-5 && (out[3] - 6.0).abs() < 1e-5, "{out:?}");
+    }
+
+    #[test]
+    fn blocks_have_the_bits_of_one_piece() {
+        let layout = HeadLayout { n_heads: 4, n_kv_heads: 2, head_dim: 12 };
+        let number = |i: usize| ((i * 7919 + 13) % 1009) as f32 / 500.0 - 1.0;
+        let n_keys = 77;
+        let rows: Vec<Vec<f32>> =
+            (0..n_keys).map(|i| (0..layout.row_width()).map(|j| number(i * 100 + j)).collect()).collect();
+        let mut blocks: Vec<KvBlock> =
+            (0..n_keys.div_ceil(KvBlock::LEN)).map(|_| KvBlock::new(layout, 2)).collect();
+        for (i, row) in rows.iter().enumerate() {
+            blocks[i / KvBlock::LEN].store(1, i % KvBlock::LEN, row);
+        }
+        let mut copy = KvBlock::new(layout, 2);
+        copy.copy_from(&blocks[2]);
+        blocks[2] = copy;
+        let stride = layout.value_stride();
+        for kv_head in 0..2 {
+            let mut keys = vec![0.0; n_keys.next_multiple_of(panel_width()) * 12];
+            let mut values = vec![0.0; n_keys * stride];
+            let part = |start: usize| rows.iter().map(move |row| &row[start..start + 12]);
+            append_keys(&mut keys, 0, 12, part(layout.key_start(kv_head)));
+            append_values(&mut values, 0, stride, part(layout.value_start(kv_head)));
+            for (first_length, n_rows, step) in [(1, 1, 1), (32, 1, 0), (33, 2, 0), (60, 13, 1), (77, 3, 0)] {
+                let queries: Vec<f32> = (0..n_rows * 12).map(|i| number(i + 5)).collect();
+                let tile = Tile { queries: &queries, stride: 12, n_rows, first_length, step };
+                let mut whole = vec![0.0; n_rows * 12];
+                let head = |_| HeadKeys { keys: &keys, values: &values };
+                attend_tile(&tile, n_keys, head, layout, &mut Vec::new(), &mut whole, 12);
+                // What the memory held before has no influence.
+                let mut scratch = vec![f32::NAN; 5000];
+                let mut cut = vec![0.0; n_rows * 12];
+                let block = |i: usize| blocks[i].head(1, kv_head);
+                attend_tile(&tile, KvBlock::LEN, block, layout, &mut scratch, &mut cut, 12);
+                let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+                assert_eq!(bits(&whole), bits(&cut), "{first_length} keys");
+            }
+        }
     }
 }

@@ -1,0 +1,374 @@
+//! Which tokens lie in which block of the cache: a radix tree whose nodes are blocks.
+//!
+//! A path from a root is a sequence. Inner nodes are full; a leaf may be filled in part, and grows only in the hands of
+//! the one sequence that made it or took it over. Blocks that nobody uses stay until their room is needed; those used
+//! longest ago go first, the ends of sequences before their beginnings.
+
+use std::collections::BTreeSet;
+
+/// A block of the cache and what it holds; the block's number is the node's place.
+#[derive(Debug, Default)]
+struct Node {
+    /// The tokens whose keys and values are there.
+    tokens: Vec<u32>,
+    parent: Option<usize>,
+    children: Vec<usize>,
+    /// Sequences under way whose path leads through it.
+    n_users: usize,
+    last_used: u64,
+}
+
+/// The tree. Only bookkeeping: the caller does to the cache what the answers say.
+#[derive(Debug)]
+pub(super) struct PrefixTree {
+    block_len: usize,
+    n_blocks: usize,
+    nodes: Vec<Node>,
+    roots: Vec<usize>,
+    free: Vec<usize>,
+    /// Nodes with users.
+    n_used: usize,
+    /// Nodes without users and children, by when they were used last.
+    unused_leaves: BTreeSet<(u64, usize)>,
+    clock: u64,
+}
+
+/// What the cache has of a sequence.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Prefix {
+    /// Full blocks.
+    blocks: Vec<usize>,
+    /// A block whose first tokens come next, and how many of them.
+    part: Option<(usize, usize)>,
+    /// All tokens of it.
+    pub n_tokens: usize,
+}
+
+/// The path of a sequence under way.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Path {
+    /// Its blocks in order.
+    pub blocks: Vec<usize>,
+    /// Tokens that the cache has of it.
+    pub n_tokens: usize,
+}
+
+/// The first block must be copied to the second before anything is computed.
+pub(super) type Copy = (usize, usize);
+
+impl PrefixTree {
+    pub(super) fn new(n_blocks: usize, block_len: usize) -> Self {
+        Self {
+            block_len,
+            n_blocks,
+            nodes: Vec::new(),
+            roots: Vec::new(),
+            free: Vec::new(),
+            n_used: 0,
+            unused_leaves: BTreeSet::new(),
+            clock: 0,
+        }
+    }
+
+    /// Blocks that no sequence under way uses.
+    pub(super) fn n_available(&self) -> usize {
+        self.n_blocks - self.n_used
+    }
+
+    /// Tokens that all blocks together can hold.
+    pub(super) fn capacity(&self) -> usize {
+        self.n_blocks.saturating_mul(self.block_len)
+    }
+
+    /// Blocks for a sequence.
+    pub(super) fn n_blocks_for(&self, n_tokens: usize) -> usize {
+        n_tokens.div_ceil(self.block_len)
+    }
+
+    /// The longest beginning of a sequence that the cache has, at most `limit` tokens.
+    pub(super) fn longest_prefix(&self, tokens: &[u32], limit: usize) -> Prefix {
+        let mut rest = tokens.get(..limit).unwrap_or(tokens);
+        let mut prefix = Prefix::default();
+        let mut children = &self.roots;
+        loop {
+            let common = |&node: &usize| (common_prefix(&self.nodes[node].tokens, rest), node);
+            // Of equals an unused one, which may be taken over, and then the first.
+            let best = children.iter().map(common).rev().max_by_key(|&(n, node)| {
+                (n, self.nodes[node].n_users == 0 && self.nodes[node].tokens.len() == n)
+            });
+            let Some((n, node)) = best.filter(|(n, _)| *n > 0) else { return prefix };
+            prefix.n_tokens += n;
+            if n < self.block_len {
+                prefix.part = Some((node, n));
+                return prefix;
+            }
+            prefix.blocks.push(node);
+            rest = &rest[n..];
+            children = &self.nodes[node].children;
+        }
+    }
+
+    /// Blocks that a sequence of `n_tokens` needs beside those of its prefix that are in use already.
+    pub(super) fn n_missing(&self, prefix: &Prefix, n_tokens: usize) -> usize {
+        let n_in_use = prefix.blocks.iter().filter(|&&block| self.nodes[block].n_users > 0).count();
+        self.n_blocks_for(n_tokens).saturating_sub(n_in_use)
+    }
+
+    /// Starts a sequence from what the cache has of it.
+    ///
+    /// An unused end of a sequence that the prefix wholly holds is taken over; otherwise a block that is shared in
+    /// part is to be copied, unless there is no room for that.
+    pub(super) fn begin(&mut self, prefix: Prefix) -> (Path, Option<Copy>) {
+        let Prefix { blocks, part, n_tokens } = prefix;
+        let mut path = Path { n_tokens: blocks.len() * self.block_len, blocks };
+        for &block in &path.blocks {
+            self.claim(block);
+        }
+        let Some((source, n)) = part else { return (path, None) };
+        if self.nodes[source].n_users == 0 && self.nodes[source].tokens.len() == n {
+            self.claim(source);
+            path.blocks.push(source);
+            path.n_tokens = n_tokens;
+            return (path, None);
+        }
+        self.claim(source);
+        let target = self.add(path.blocks.last().copied());
+        self.unclaim(source);
+        let Some(target) = target else { return (path, None) };
+        self.nodes[target].tokens = self.nodes[source].tokens[..n].to_vec();
+        path.blocks.push(target);
+        path.n_tokens = n_tokens;
+        (path, Some((source, target)))
+    }
+
+    /// Makes blocks for `n` further tokens; `false` if there are not enough, and the path then has those there were.
+    pub(super) fn extend(&mut self, path: &mut Path, n: usize) -> bool {
+        while path.blocks.len() < self.n_blocks_for(path.n_tokens + n) {
+            match self.add(path.blocks.last().copied()) {
+                Some(block) => path.blocks.push(block),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Notes that tokens were computed, for which there are blocks.
+    pub(super) fn push(&mut self, path: &mut Path, tokens: impl Iterator<Item = u32>) {
+        for token in tokens {
+            self.nodes[path.blocks[path.n_tokens / self.block_len]].tokens.push(token);
+            path.n_tokens += 1;
+        }
+    }
+
+    /// Ends the use of a path. What was computed stays for whoever goes on from it, if it `is_kept`.
+    pub(super) fn release(&mut self, path: Path, is_kept: bool) {
+        self.clock += 1;
+        for &block in path.blocks.iter().rev() {
+            self.unclaim(block);
+            let node = &self.nodes[block];
+            if node.n_users == 0 && (node.tokens.is_empty() || (!is_kept && node.children.is_empty())) {
+                self.remove(block);
+            }
+        }
+    }
+
+    /// Forgets everything; no path is valid any more.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.n_blocks, self.block_len);
+    }
+
+    fn claim(&mut self, block: usize) {
+        let node = &mut self.nodes[block];
+        if node.n_users == 0 {
+            self.n_used += 1;
+            self.unused_leaves.remove(&(node.last_used, block));
+        }
+        node.n_users += 1;
+    }
+
+    fn unclaim(&mut self, block: usize) {
+        let node = &mut self.nodes[block];
+        node.n_users -= 1;
+        if node.n_users == 0 {
+            node.last_used = self.clock;
+            self.n_used -= 1;
+            self.note_if_unused(block);
+        }
+    }
+
+    fn note_if_unused(&mut self, block: usize) {
+        let node = &self.nodes[block];
+        if node.n_users == 0 && node.children.is_empty() {
+            self.unused_leaves.insert((node.last_used, block));
+        }
+    }
+
+    /// A new empty node, in use, from a block that is free or can be.
+    fn add(&mut self, parent: Option<usize>) -> Option<usize> {
+        if self.free.is_empty() && self.nodes.len() == self.n_blocks {
+            let &(_, oldest) = self.unused_leaves.first()?;
+            self.remove(oldest);
+        }
+        let block = match self.free.pop() {
+            Some(block) => block,
+            None => {
+                self.nodes.push(Node::default());
+                self.nodes.len() - 1
+            }
+        };
+        self.nodes[block] = Node { parent, ..Node::default() };
+        self.siblings(parent).push(block);
+        self.claim(block);
+        Some(block)
+    }
+
+    /// Takes an unused leaf out.
+    fn remove(&mut self, block: usize) {
+        let Node { parent, last_used, .. } = std::mem::take(&mut self.nodes[block]);
+        self.unused_leaves.remove(&(last_used, block));
+        self.siblings(parent).retain(|&sibling| sibling != block);
+        self.free.push(block);
+        if let Some(parent) = parent {
+            self.note_if_unused(parent);
+        }
+    }
+
+    fn siblings(&mut self, parent: Option<usize>) -> &mut Vec<usize> {
+        match parent {
+            Some(parent) => &mut self.nodes[parent].children,
+            None => &mut self.roots,
+        }
+    }
+}
+
+/// Number of tokens two sequences start with alike.
+pub(super) fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Puts a sequence in, and returns its path and whether something was copied.
+    fn start(tree: &mut PrefixTree, tokens: &[u32]) -> (Path, Option<Copy>) {
+        let prefix = tree.longest_prefix(tokens, tokens.len() - 1);
+        let (mut path, copy) = tree.begin(prefix);
+        let rest = tokens.len() - path.n_tokens;
+        assert!(tree.extend(&mut path, rest));
+        tree.push(&mut path, tokens[tokens.len() - rest..].iter().copied());
+        (path, copy)
+    }
+
+    #[test]
+    fn prefixes_by_hand() {
+        // Blocks of 2 tokens; blocks are numbered as they are made.
+        let mut tree = PrefixTree::new(6, 2);
+        let (first, copy) = start(&mut tree, &[1, 2, 3, 4, 5]);
+        assert_eq!((&first.blocks, copy, tree.n_available()), (&vec![0, 1, 2], None, 3));
+        // Shares [1, 2]; [3] of [3, 4] is copied.
+        let (second, copy) = start(&mut tree, &[1, 2, 3, 9]);
+        assert_eq!((&second.blocks, copy, tree.n_available()), (&vec![0, 3], Some((1, 3)), 2));
+        // A leaf that grows elsewhere is copied, although it is wholly shared.
+        let (third, copy) = start(&mut tree, &[1, 2, 3, 4, 5, 6]);
+        assert_eq!((&third.blocks, copy), (&vec![0, 1, 4], Some((2, 4))));
+        tree.release(first, true);
+        // Block 2 alone is unused: the others are parts of longer paths under way.
+        assert_eq!(tree.n_available(), 2);
+        // Now the leaf is taken over.
+        let (fourth, copy) = start(&mut tree, &[1, 2, 3, 4, 5, 7]);
+        assert_eq!((&fourth.blocks, copy), (&vec![0, 1, 2], None));
+        // The last token is always left to compute, so of a full block all but one are copied.
+        assert_eq!(
+            tree.longest_prefix(&[1, 2, 3, 9], 3),
+            Prefix { blocks: vec![0], part: Some((1, 1)), n_tokens: 3 }
+        );
+        tree.release(second, true);
+        tree.release(third, true);
+        tree.release(fourth, true);
+        assert_eq!(tree.n_available(), 6);
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_goes_first_and_ends_go_before_beginnings() {
+        let mut tree = PrefixTree::new(4, 2);
+        for tokens in [[1, 2, 3], [1, 2, 4], [5, 6, 7]] {
+            let (path, _) = start(&mut tree, &tokens);
+            tree.release(path, true);
+            // Blocks: 0 = [1, 2], 1 = [3], 2 = [4], 3 = [5, 6]; then [7] needs the room of [3].
+        }
+        assert_eq!(tree.longest_prefix(&[1, 2, 3, 0], 3).n_tokens, 2);
+        assert_eq!(tree.longest_prefix(&[1, 2, 4, 0], 3).n_tokens, 3);
+        assert_eq!(tree.longest_prefix(&[5, 6, 7, 0], 3).n_tokens, 3);
+        // What is in use stays, however old.
+        let (held, _) = start(&mut tree, &[1, 2, 4]);
+        let (path, _) = start(&mut tree, &[8, 9]);
+        assert_eq!(tree.longest_prefix(&[5, 6, 7, 0], 3).n_tokens, 2);
+        let mut more = path;
+        assert!(tree.extend(&mut more, 2) && !tree.extend(&mut more, 3), "four blocks are all there are");
+        tree.release(more, false);
+        assert_eq!(tree.longest_prefix(&[8, 9, 0], 2).n_tokens, 0, "what is not kept is gone");
+        tree.release(held, true);
+        assert_eq!(tree.n_available(), 4);
+    }
+
+    proptest! {
+        /// Any order of beginnings, growth and ends leaves a tree whose books are right.
+        #[test]
+        fn books_are_right(
+            acts in prop::collection::vec((0_usize..4, 0_usize..8, prop::collection::vec(0_u32..3, 1..14)), 1..60),
+            n_blocks in 1_usize..24,
+        ) {
+            let mut tree = PrefixTree::new(n_blocks, 3);
+            let mut live: Vec<(Path, Vec<u32>)> = Vec::new();
+            for (act, which, tokens) in acts {
+                match act {
+                    0 if !live.is_empty() => {
+                        let (path, _) = live.swap_remove(which % live.len());
+                        tree.release(path, which % 2 == 0);
+                    }
+                    1 if !live.is_empty() => {
+                        let place = which % live.len();
+                        let (path, held) = &mut live[place];
+                        if tree.extend(path, tokens.len()) {
+                            tree.push(path, tokens.iter().copied());
+                            held.extend(&tokens);
+                        }
+                    }
+                    _ => {
+                        let prefix = tree.longest_prefix(&tokens, tokens.len() - 1);
+                        if tree.n_missing(&prefix, tokens.len()) > tree.n_available() {
+                            continue;
+                        }
+                        let (path, _) = tree.begin(prefix);
+                        live.push((path, tokens));
+                        let (path, held) = live.last_mut().unwrap();
+                        held.truncate(path.n_tokens);
+                    }
+                }
+                for (path, held) in &live {
+                    let stored: Vec<u32> =
+                        path.blocks.iter().flat_map(|&block| tree.nodes[block].tokens.clone()).collect();
+                    prop_assert_eq!(&stored, held);
+                    prop_assert_eq!(path.n_tokens, held.len());
+                }
+                let used: BTreeSet<usize> = live.iter().flat_map(|(path, _)| path.blocks.clone()).collect();
+                prop_assert_eq!(tree.n_available(), n_blocks - used.len());
+                for (block, node) in tree.nodes.iter().enumerate() {
+                    let n_users = live.iter().filter(|(path, _)| path.blocks.contains(&block)).count();
+                    prop_assert_eq!(node.n_users, n_users);
+                    let is_free = tree.free.contains(&block);
+                    let is_unused_leaf = !is_free && n_users == 0 && node.children.is_empty();
+                    prop_assert_eq!(tree.unused_leaves.contains(&(node.last_used, block)), is_unused_leaf);
+                    // Children that nothing is computed of yet may wait behind a node that is not full.
+                    let has_more = node.children.iter().any(|&child| !tree.nodes[child].tokens.is_empty());
+                    prop_assert!(!has_more || node.tokens.len() == 3, "inner nodes are full");
+                }
+                let listed: BTreeSet<usize> = tree.unused_leaves.iter().map(|&(_, block)| block).collect();
+                prop_assert_eq!(tree.unused_leaves.len(), listed.len(), "each is listed once");
+            }
+        }
+    }
+}
