@@ -19,9 +19,12 @@ struct SampleSpec {
     temperature: f32,
 }
 
-fn engine(arguments: &Arguments, max_batch: usize) -> LocalEngine {
-    let model = Arc::new(Model::load(&arguments.model, &Device::Cpu).unwrap());
-    LocalEngine::new(model, EngineOptions { max_batch, ..EngineOptions::default() })
+fn model(arguments: &Arguments) -> Arc<Model> {
+    Arc::new(Model::load(&arguments.model, &Device::Cpu).unwrap())
+}
+
+fn engine(model: &Arc<Model>, max_batch: usize) -> LocalEngine {
+    LocalEngine::new(Arc::clone(model), EngineOptions { max_batch, ..EngineOptions::default() })
 }
 
 fn request(id: u64, prompt: Vec<u32>, n_new: usize, temperature: f32) -> GenerationRequest {
@@ -50,7 +53,7 @@ fn requests(spec: &SampleSpec, n_new: usize, first_id: u64) -> Vec<GenerationReq
 /// All prompts at once, `n_new` tokens each; a first run of a few tokens is not counted, and leaves nothing to reuse.
 pub(super) fn sample(arguments: &Arguments) -> Measured {
     let spec: SampleSpec = arguments.spec();
-    let mut engine = engine(arguments, spec.prompts.len());
+    let mut engine = engine(&model(arguments), spec.prompts.len());
     let warm_up: Vec<_> = (0..4).map(|id| request(id, vec![id as u32; 16], 4, spec.temperature)).collect();
     run(&mut engine, warm_up);
     let (seconds, done) = run(&mut engine, requests(&spec, spec.n_new, 10));
@@ -61,13 +64,12 @@ pub(super) fn sample(arguments: &Arguments) -> Measured {
 pub(super) fn decode(arguments: &Arguments) -> Measured {
     let spec: SampleSpec = arguments.spec();
     let mut seconds = Vec::new();
-    let mut engine = engine(arguments, spec.prompts.len());
-    run(&mut engine, vec![request(0, vec![1; 16], 2, spec.temperature)]);
-    for (round, n_new) in [1, spec.n_new].into_iter().enumerate() {
-        // The first token of a prompt tells the rounds apart, so that the second finds nothing of the first.
-        let mut requests = requests(&spec, n_new, 10);
-        requests.iter_mut().for_each(|request| request.prompt[0] = round as u32);
-        seconds.push(run(&mut engine, requests).0);
+    let model = model(arguments);
+    run(&mut engine(&model, 1), vec![request(0, vec![1; 16], 2, spec.temperature)]);
+    for n_new in [1, spec.n_new] {
+        // With a new engine, the second round finds nothing of the first.
+        let mut engine = engine(&model, spec.prompts.len());
+        seconds.push(run(&mut engine, requests(&spec, n_new, 10)).0);
     }
     Measured::new(seconds[1] - seconds[0], (spec.n_new - 1) * spec.prompts.len())
 }
@@ -75,7 +77,7 @@ pub(super) fn decode(arguments: &Arguments) -> Measured {
 /// One sequence alone, beside the memory's read bandwidth.
 pub(super) fn single(arguments: &Arguments) -> Measured {
     let n_new = 24;
-    let mut engine = engine(arguments, 1);
+    let mut engine = engine(&model(arguments), 1);
     let mut measured = Vec::new();
     for round in 0..2u64 {
         let prompt = |token: u64| vec![(round * 2 + token) as u32; 16];
@@ -125,6 +127,7 @@ struct EpisodeSpec {
     n_actor: usize,
     n_response: usize,
     glue: Vec<u32>,
+    temperature: f32,
 }
 
 #[derive(Deserialize)]
@@ -147,7 +150,7 @@ struct Trajectory {
 pub(super) fn episode(arguments: &Arguments) -> Measured {
     let spec: EpisodeSpec = arguments.spec();
     let n_trajectories = spec.tasks.len() * spec.n_samples;
-    let mut engine = engine(arguments, n_trajectories);
+    let mut engine = engine(&model(arguments), n_trajectories);
     run(&mut engine, vec![request(0, vec![1; 16], 4, 1.0)]);
     let start = Instant::now();
     let mut live = BTreeMap::new();
@@ -155,7 +158,7 @@ pub(super) fn episode(arguments: &Arguments) -> Measured {
         let task = id / spec.n_samples;
         let actor = [spec.tasks[task].system.as_slice(), &spec.tasks[task].user].concat();
         let id = id as u64 * 1000 + 1;
-        engine.submit(request(id, actor.clone(), spec.n_actor, 1.0)).unwrap();
+        engine.submit(request(id, actor.clone(), spec.n_actor, spec.temperature)).unwrap();
         live.insert(id, Trajectory { task, actor, n_turns: 0, is_rehearsing: false });
     }
     let (mut n_sampled, mut n_prefilled, mut n_reused) = (0, 0, 0);
@@ -168,7 +171,7 @@ pub(super) fn episode(arguments: &Arguments) -> Measured {
             if let Some(prompt) = trajectory.go_on(&spec, &generated.token_ids) {
                 let n_new = if trajectory.is_rehearsing { spec.n_response } else { spec.n_actor };
                 let id = generated.id + 1;
-                engine.submit(request(id, prompt, n_new, 1.0)).unwrap();
+                engine.submit(request(id, prompt, n_new, spec.temperature)).unwrap();
                 live.insert(id, trajectory);
             }
         }

@@ -34,7 +34,8 @@ use pulp::{Arch, Simd, WithSimd};
 
 pub use adamw::{AdamWStep, adamw_step};
 pub use attention::{
-    HeadKeys, HeadLayout, KvBlock, Tile, attend_forest, attend_forest_backward, attend_tile,
+    HeadKeys, HeadLayout, KvBlock, LastRow, Tile, attend_forest, attend_forest_backward, attend_last,
+    attend_tile,
 };
 pub use forest::{Forest, Run, Stretch};
 pub use log_softmax::LogSoftmax;

@@ -1,8 +1,6 @@
 //! Keys and values of the sequences that are being decoded, in blocks that sequences can share.
 
-use std::sync::Arc;
-
-use envace_kernels::{HeadLayout, KvBlock, Tile, attend_tile};
+use envace_kernels::{HeadLayout, KvBlock, LastRow, Tile, attend_last, attend_tile};
 use rayon::prelude::*;
 
 use crate::config::ModelConfig;
@@ -124,76 +122,93 @@ impl KvCache {
     /// Stores one layer's keys and values of reserved pieces, and attends for their queries.
     ///
     /// `qkv` are `[queries | keys | values]` rows, piece after piece; the result are rows of all query heads.
-    pub(super) fn attend(
-        &mut self,
-        layer: usize,
-        pieces: &[Piece<'_>],
-        qkv: &[f32],
-    ) -> Result<Vec<f32>, ModelError> {
+    pub(super) fn attend(&mut self, layer: usize, pieces: &[Piece<'_>], qkv: &[f32]) -> Vec<f32> {
         let layout = self.layout;
         let (row_width, query_width) = (layout.row_width(), layout.query_width());
         let mut rows = qkv.chunks_exact(row_width);
         for piece in pieces {
             for (position, row) in (piece.position..piece.end()).zip(&mut rows) {
-                let block = piece.blocks.get(position / Self::BLOCK_LEN).copied();
-                let block = block.and_then(|block| self.blocks.get_mut(block));
-                block.ok_or_else(unreserved)?.store(layer, position % Self::BLOCK_LEN, row);
+                let block = piece.blocks[position / Self::BLOCK_LEN];
+                self.blocks[block].store(layer, position % Self::BLOCK_LEN, row);
             }
         }
         let mut out = vec![0.0; qkv.len() / row_width * query_width];
-        let mut tasks = Vec::new();
+        let (mut tasks, mut lasts) = (Vec::new(), Vec::new());
         let (mut rest, mut qkv) = (out.as_mut_slice(), qkv);
         for piece in pieces {
-            let blocks = piece.blocks.iter().take(piece.end().div_ceil(Self::BLOCK_LEN));
-            let blocks = blocks.map(|&block| self.blocks.get(block)).collect::<Option<Vec<_>>>();
-            let blocks = Arc::new(blocks.ok_or_else(unreserved)?);
-            for position in (piece.position..piece.end()).step_by(TASK_ROWS) {
-                let n_rows = TASK_ROWS.min(piece.end() - position);
-                let (out, after) = rest.split_at_mut(n_rows * query_width);
-                let (queries, further) = qkv.split_at(n_rows * row_width);
-                (rest, qkv) = (after, further);
-                tasks.push((position, Arc::clone(&blocks), queries, out));
+            let (target, after) = rest.split_at_mut(piece.token_ids.len() * query_width);
+            let (rows, further) = qkv.split_at(piece.token_ids.len() * row_width);
+            (rest, qkv) = (after, further);
+            if piece.token_ids.len() == 1 {
+                lasts.push((LastRow { row: rows, length: piece.end(), blocks: piece.blocks }, target));
+                continue;
             }
+            let chunks = target.chunks_mut(TASK_ROWS * query_width).zip(rows.chunks(TASK_ROWS * row_width));
+            let positions = (piece.position..).step_by(TASK_ROWS);
+            tasks.extend(positions.zip(chunks).map(|(position, (out, rows))| (position, piece, rows, out)));
         }
-        tasks.into_par_iter().for_each_init(Vec::new, |scratch, (position, blocks, qkv, out)| {
-            attend_rows(position, &blocks, layer, layout, qkv, out, scratch);
-        });
-        Ok(out)
+        // Sequences that begin alike lie together, so that what they share is read once.
+        lasts.sort_by(|(a, _), (b, _)| a.blocks.cmp(b.blocks));
+        let blocks = &self.blocks;
+        rayon::join(
+            || {
+                tasks.into_par_iter().for_each_init(Vec::new, |scratch, (position, piece, qkv, out)| {
+                    attend_rows(position, piece, blocks, layer, layout, qkv, out, scratch);
+                });
+            },
+            || attend_lasts(lasts, blocks, layer, layout),
+        );
+        out
     }
 }
 
-fn unreserved() -> ModelError {
-    ModelError::invalid("the cache was asked for a block that holds nothing: reserve it first")
+/// Attends for pieces of one token, many sequences a task.
+fn attend_lasts(lasts: Vec<(LastRow<'_>, &mut [f32])>, blocks: &[KvBlock], layer: usize, layout: HeadLayout) {
+    let n_heads = layout.n_kv_heads;
+    // The fewer tasks, the more is shared; a few for each thread even out their lengths.
+    let n_tasks = 4 * rayon::current_num_threads();
+    let rows_per_task = (lasts.len() * n_heads).div_ceil(n_tasks).clamp(1, lasts.len().max(1));
+    let (rows, mut targets): (Vec<LastRow<'_>>, Vec<&mut [f32]>) = lasts.into_iter().unzip();
+    let group = layout.group() * layout.head_dim;
+    let tasks: Vec<(usize, &[LastRow<'_>])> =
+        rows.chunks(rows_per_task).flat_map(|rows| (0..n_heads).map(move |head| (head, rows))).collect();
+    let parts: Vec<Vec<f32>> = tasks
+        .par_iter()
+        .map_init(Vec::new, |scratch, &(kv_head, rows)| {
+            let mut out = vec![0.0; rows.len() * group];
+            let head = |block: usize| blocks[block].head(layer, kv_head);
+            attend_last(rows, kv_head, head, layout, scratch, &mut out);
+            out
+        })
+        .collect();
+    for (targets, parts) in targets.chunks_mut(rows_per_task).zip(parts.chunks(n_heads)) {
+        for (kv_head, part) in parts.iter().enumerate() {
+            for (target, row) in targets.iter_mut().zip(part.chunks_exact(group)) {
+                target[kv_head * group..][..group].copy_from_slice(row);
+            }
+        }
+    }
 }
 
-/// Attends for consecutive positions of one sequence: a tile a head, or, for a single position, a tile a group of
-/// heads.
+/// Attends for consecutive positions of one sequence, a tile a head.
+#[expect(clippy::too_many_arguments, reason = "what a task is made of")]
 fn attend_rows(
     position: usize,
-    blocks: &[&KvBlock],
+    piece: &Piece<'_>,
+    blocks: &[KvBlock],
     layer: usize,
     layout: HeadLayout,
     qkv: &[f32],
     out: &mut [f32],
     scratch: &mut Vec<f32>,
 ) {
-    let (head_dim, group) = (layout.head_dim, layout.group());
-    let n_rows = out.len() / layout.query_width();
-    for kv_head in 0..layout.n_kv_heads {
-        let block = |i: usize| blocks[i].head(layer, kv_head);
-        let start = kv_head * group * head_dim;
-        if n_rows == 1 {
-            let (queries, out) = (&qkv[start..], &mut out[start..]);
-            let tile = Tile { queries, stride: head_dim, n_rows: group, first_length: position + 1, step: 0 };
-            attend_tile(&tile, KvBlock::LEN, block, layout, scratch, out, head_dim);
-            continue;
-        }
-        for i in 0..group {
-            let start = start + i * head_dim;
-            let (queries, out) = (&qkv[start..], &mut out[start..]);
-            let stride = layout.row_width();
-            let tile = Tile { queries, stride, n_rows, first_length: position + 1, step: 1 };
-            attend_tile(&tile, KvBlock::LEN, block, layout, scratch, out, layout.query_width());
-        }
+    let (stride, query_width) = (layout.row_width(), layout.query_width());
+    let n_rows = out.len() / query_width;
+    for head in 0..layout.n_heads {
+        let block = |i: usize| blocks[piece.blocks[i]].head(layer, head / layout.group());
+        let start = head * layout.head_dim;
+        let (queries, out) = (&qkv[start..], &mut out[start..]);
+        let tile = Tile { queries, stride, n_rows, first_length: position + 1, step: 1 };
+        attend_tile(&tile, KvBlock::LEN, block, layout, scratch, out, query_width);
     }
 }

@@ -89,8 +89,8 @@ impl Model {
         let shape = (tokens.len(), context.layout.query_width());
         for (layer, weights) in self.weights.layers.iter().enumerate() {
             x = layer_forward(&x, weights, &context, |qkv| {
-                let attend = |qkv: &[f32]| kv.attend(layer, pieces, qkv).map_err(candle_core::Error::wrap);
-                Tensor::from_vec(with_elements(qkv, attend)?, shape, &self.device)
+                let attended = with_elements(qkv, |qkv| Ok(kv.attend(layer, pieces, qkv)))?;
+                Tensor::from_vec(attended, shape, &self.device)
             })
             .computing("a decoder layer")?;
         }

@@ -8,9 +8,11 @@
 mod backward;
 mod block;
 mod forest;
+mod shared;
 
 pub use block::KvBlock;
 pub use forest::{attend_forest, attend_forest_backward};
+pub use shared::{LastRow, attend_last};
 
 use crate::exp::exp;
 use crate::product::{Left, Right, Sizes, block_product, panel_width};
@@ -256,6 +258,27 @@ mod tests {
                 attend_tile(&tile, KvBlock::LEN, block, layout, &mut scratch, &mut cut, 12);
                 let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
                 assert_eq!(bits(&whole), bits(&cut), "{first_length} keys");
+            }
+            // The last positions of five sequences: the whole one, two that share its first blocks, one that shares
+            // nothing but ends within a block of it, and the whole one again.
+            let lists: [&[usize]; 5] = [&[0, 1, 2], &[0, 1, 1], &[0, 1, 0], &[2, 1, 0], &[0, 1, 2]];
+            let lasts: Vec<LastRow> = lists
+                .iter()
+                .zip([77, 77, 70, 40, 77])
+                .zip(&rows)
+                .map(|((blocks, length), row)| LastRow { row, length, blocks })
+                .collect();
+            let (group, head) = (layout.group() * 12, |block: usize| blocks[block].head(1, kv_head));
+            let mut together = vec![0.0; lasts.len() * group];
+            attend_last(&lasts, kv_head, head, layout, &mut vec![f32::NAN; 9000], &mut together);
+            for (last, found) in lasts.iter().zip(together.chunks_exact(group)) {
+                let queries = &last.row[kv_head * group..];
+                let tile = Tile { queries, stride: 12, n_rows: 2, first_length: last.length, step: 0 };
+                let mut alone = vec![0.0; group];
+                let block = |i: usize| blocks[last.blocks[i]].head(1, kv_head);
+                attend_tile(&tile, KvBlock::LEN, block, layout, &mut Vec::new(), &mut alone, 12);
+                let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+                assert_eq!(bits(&alone), bits(found), "{last:?}");
             }
         }
     }
