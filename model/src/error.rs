@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::lora::TARGET_MODULES;
+
 /// What a boxed cause looks like; the crates it comes from have no common error type.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
@@ -165,6 +167,21 @@ impl ModelError {
             }
             Self::Unsupported { key, .. } if key == "model_type" => {
                 Some("the families are: qwen3, qwen2, llama".into())
+            }
+            Self::Unsupported { key, .. } if key == "target_modules" => Some(format!(
+                "an adapter is of projections of the decoder layers: {}",
+                TARGET_MODULES.join(", ")
+            )),
+            Self::ConfigKey { key, .. } if key == "base_model_name_or_path" => {
+                Some("nothing is downloaded: set the key to the folder of the base model".into())
+            }
+            Self::MissingTensor { name, .. } | Self::ExtraTensor { name, .. }
+                if name.starts_with("base_model.") =>
+            {
+                Some(
+                    "the tensors of an adapter are those of its `target_modules` in this base, all of them"
+                        .into(),
+                )
             }
             Self::Malformed { kind: "safetensors", .. } => {
                 Some("the file may be cut off or a Git LFS pointer: download it again".into())

@@ -13,6 +13,7 @@ pub mod engine;
 mod error;
 mod fingerprint;
 pub mod init;
+mod lora;
 mod ops;
 mod train;
 mod transformer;
@@ -23,6 +24,7 @@ pub use config::{CONFIG_FILE, Family, ModelConfig, RopeScaling};
 pub use envace_kernels::LogSoftmax;
 pub use error::{Cause, ModelError};
 pub use fingerprint::arithmetic_fingerprint;
+pub use lora::{ADAPTER_CONFIG_FILE, AdapterConfig, ModelFolder, NewAdapter, TARGET_MODULES, merge_adapter};
 pub use train::{
     AdamW, ApplyReport, Member, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions, micro_batches,
 };

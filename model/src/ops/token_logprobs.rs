@@ -85,7 +85,8 @@ pub(crate) fn forward(
     (out, kept)
 }
 
-/// Given the gradient of [`forward`]'s rows, writes that of the hidden rows and adds that of the weight.
+/// Given the gradient of [`forward`]'s rows, writes that of the hidden rows and adds that of the weight, unless it has
+/// no room: a weight that is not trained.
 ///
 /// Logits that were not kept are computed again, chunk by chunk. Sums over rows are taken in row order, whatever the
 /// chunks.
@@ -115,6 +116,9 @@ pub(crate) fn backward(
         let out = &mut hidden_gradient[first * depth..][..n_rows * depth];
         let right = Right::Rows { values: weight, stride: depth };
         product(Left::rows(logits, width), right, Sizes { n_rows, depth: width, width: depth }, false, out);
+        if weight_gradient.is_empty() {
+            return;
+        }
         let right = Right::Rows { values: &hidden[first * depth..], stride: depth };
         let sizes = Sizes { n_rows: width, depth: n_rows, width: depth };
         product(Left::transposed(logits, width), right, sizes, true, weight_gradient);

@@ -33,7 +33,7 @@ impl Composed {
     ) -> Result<Self, ModelError> {
         let dtype = if device.is_cpu() { DType::F64 } else { DType::F32 };
         let mut vars = BTreeMap::new();
-        for trained in parameters.iter() {
+        for trained in parameters.of_model() {
             let var = tensor(trained, device, dtype).and_then(|tensor| Var::from_tensor(&tensor));
             vars.insert(trained.parameter.kind, var.computing("loading weights")?);
         }
@@ -50,7 +50,7 @@ impl Composed {
 
     /// Takes over changed weights.
     pub(super) fn publish(&self, parameters: &Parameters) -> Result<(), ModelError> {
-        for trained in parameters.iter() {
+        for trained in parameters.of_model() {
             let Some(var) = self.vars.get(&trained.parameter.kind) else { continue };
             let set = tensor(trained, &self.device, self.dtype).and_then(|tensor| var.set(&tensor));
             set.computing("publishing weights")?;
@@ -114,7 +114,7 @@ impl Composed {
             self.add_gradients(parameters, &mut gradients, |kind| kind.layer() == Some(layer))?;
         }
         let gradient = host(&gradient)?;
-        if let Some(embedding) = parameters.get_mut(Kind::Embedding) {
+        if let Some(embedding) = parameters.get_mut(Kind::Embedding).filter(|trained| !trained.is_frozen()) {
             let width = embedding.parameter.shape[1];
             for (&token, row) in packed.tokens.iter().zip(gradient.chunks_exact(width)) {
                 let target = &mut embedding.gradient[token as usize * width..][..width];
@@ -163,18 +163,26 @@ impl Composed {
             .computing("the backward pass of the vocabulary projection")
     }
 
-    /// Adds the gradients of some parameters to their buffers; each must have one.
+    /// Adds the gradients of some parameters to their buffers, or those of their adapters; each must have one.
     fn add_gradients(
         &self,
         parameters: &mut Parameters,
         gradients: &mut GradStore,
         is_meant: impl Fn(Kind) -> bool,
     ) -> Result<(), ModelError> {
-        for trained in parameters.iter_mut().filter(|trained| is_meant(trained.parameter.kind)) {
-            let kind = trained.parameter.kind;
-            let gradient = self.vars.get(&kind).and_then(|var| gradients.remove(var.as_tensor()));
-            let gradient = host(&gradient.ok_or_else(|| no_gradient(&format!("{kind:?}")))?)?;
-            trained.gradient.iter_mut().zip(gradient).for_each(|(target, value)| *target += value);
+        for (&kind, var) in self.vars.iter().filter(|(kind, _)| is_meant(**kind)) {
+            let mut take = || {
+                let gradient = gradients.remove(var.as_tensor());
+                host(&gradient.ok_or_else(|| no_gradient(&format!("{kind:?}")))?)
+            };
+            if let Some(adapter) = &mut parameters.adapter {
+                if adapter.changes(kind) {
+                    let stride = var.dims().last().copied().unwrap_or_default();
+                    adapter.add_full_gradient(kind, &take()?, stride);
+                }
+            } else if let Some(trained) = parameters.get_mut(kind) {
+                trained.gradient.iter_mut().zip(take()?).for_each(|(target, value)| *target += value);
+            }
         }
         Ok(())
     }

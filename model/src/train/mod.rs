@@ -1,5 +1,6 @@
 //! Training: gradients of weighted logprobs, the optimizer, and what is saved of both.
 
+mod adapter;
 mod composed;
 mod fused;
 mod optimizer;

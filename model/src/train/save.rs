@@ -9,12 +9,17 @@ use crate::weights::{OutputTensor, write_safetensors};
 
 impl Trainer {
     /// Writes a model folder: the weights in the format they were loaded in, and the configuration, tokenizer and
-    /// templates of the folder they came from. The bytes depend on the content alone.
+    /// templates of the folder they came from. Of an adapter, only its own two files are written. The bytes depend on
+    /// the content alone.
     ///
     /// # Errors
     /// [`ModelError::Write`] and [`ModelError::Read`] on the files.
     pub fn save(&self, dir: &Path) -> Result<(), ModelError> {
         fs_err::create_dir_all(dir).map_err(|source| ModelError::Write { path: dir.into(), source })?;
+        if let Some(adapter) = &self.parameters.adapter {
+            adapter.save(dir)?;
+            return sync_folder(dir);
+        }
         let tensors = self.parameters.iter().flat_map(|trained| {
             trained.parameter.pieces.iter().map(|piece| {
                 let (parameter, values, dtype) =

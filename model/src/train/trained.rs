@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use envace_kernels::sum_of_squares;
 use rayon::prelude::*;
 
+use super::adapter::TrainedAdapter;
+use crate::error::ModelError;
 use crate::weights::{Kind, LoadedParameter, Parameter, StoredDtype};
 
 /// Elements that one task handles; sums are taken by such blocks, in order.
@@ -38,6 +40,25 @@ impl Trained {
             second_moment: zeros(),
             master: values,
         }
+    }
+
+    /// Values that are not trained: without gradient and moments.
+    pub(super) fn frozen(loaded: LoadedParameter) -> Self {
+        let LoadedParameter { parameter, values, .. } = loaded;
+        Self {
+            parameter,
+            dtype: StoredDtype::F32,
+            master: values,
+            rounded: Vec::new(),
+            gradient: Vec::new(),
+            first_moment: Vec::new(),
+            second_moment: Vec::new(),
+        }
+    }
+
+    /// Whether the values are not trained.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.gradient.is_empty()
     }
 
     /// What the forward pass reads: the values that the checkpoint will hold.
@@ -77,15 +98,18 @@ impl Trained {
 }
 
 /// All parameters, in the order in which everything runs over them.
+///
+/// With an adapter those of the model are frozen, and its factors are what is trained.
 pub(super) struct Parameters {
     all: Vec<Trained>,
     index: BTreeMap<Kind, usize>,
+    pub(super) adapter: Option<Box<TrainedAdapter>>,
 }
 
 impl Parameters {
     pub(super) fn new(all: Vec<Trained>) -> Self {
         let index = all.iter().enumerate().map(|(i, trained)| (trained.parameter.kind, i)).collect();
-        Self { all, index }
+        Self { all, index, adapter: None }
     }
 
     pub(super) fn get(&self, kind: Kind) -> Option<&Trained> {
@@ -103,11 +127,27 @@ impl Parameters {
         Some((first, second))
     }
 
+    /// What is trained.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Trained> {
+        self.adapter.as_ref().map_or(&self.all, |adapter| &adapter.factors).iter()
+    }
+
+    /// What is trained.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Trained> {
+        self.adapter.as_mut().map_or(&mut self.all, |adapter| &mut adapter.factors).iter_mut()
+    }
+
+    /// What the forward pass reads.
+    pub(super) fn of_model(&self) -> impl Iterator<Item = &Trained> {
         self.all.iter()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Trained> {
-        self.all.iter_mut()
+    /// Makes the weights of adapted matrices anew: the base's, and what the adapter adds to them if `is_adapted`.
+    pub(super) fn merge(&mut self, is_adapted: bool) -> Result<(), ModelError> {
+        let Some(adapter) = &self.adapter else { return Ok(()) };
+        for trained in self.all.iter_mut().filter(|trained| adapter.changes(trained.parameter.kind)) {
+            trained.master = adapter.weights(&trained.parameter, is_adapted)?;
+        }
+        Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::Device;
 
+use super::adapter::TrainedAdapter;
 use super::composed::Composed;
 use super::fused::Fused;
 use super::optimizer::{self, AdamW, ApplyReport};
@@ -11,6 +12,7 @@ use super::packing::{Packed, PolicyLogprobs, TrainSequence};
 use super::trained::{Parameters, Trained};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
+use crate::lora::{Adapter, AdapterConfig, ModelFolder, NewAdapter};
 use crate::transformer::RopeTable;
 use crate::weights;
 
@@ -27,6 +29,9 @@ pub struct TrainerOptions {
     pub is_composed: bool,
     /// Rows whose logits over the whole vocabulary exist at a time.
     pub logprob_chunk_rows: usize,
+    /// Train a new low-rank adapter instead of the model. Of an adapter's folder, that adapter is trained; it must then
+    /// be of this kind, if one is given.
+    pub adapter: Option<NewAdapter>,
 }
 
 impl Default for TrainerOptions {
@@ -37,6 +42,7 @@ impl Default for TrainerOptions {
             is_composed: false,
             adamw: AdamW::default(),
             logprob_chunk_rows: 256,
+            adapter: None,
         }
     }
 }
@@ -64,26 +70,39 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Loads a model folder and, if given, the optimizer's state that was saved with it.
+    /// Loads a model folder, or that of an adapter, and, if given, the optimizer's state that was saved with it.
+    ///
+    /// An adapter's base is read only: it has neither gradients nor moments.
     ///
     /// # Errors
     /// Those of [`crate::Model::load`]; the same for the state; [`ModelError::Invalid`] if the state's master values
-    /// do not round to the folder's weights.
+    /// do not round to the folder's weights, or the folder's adapter is not of the kind that the options ask for.
     pub fn load(dir: &Path, state: Option<&Path>, options: TrainerOptions) -> Result<Self, ModelError> {
-        let config = ModelConfig::load(dir)?;
+        let folder = ModelFolder::open(dir)?;
+        let config = ModelConfig::load(&folder.base)?;
+        let adapter = adapter_of(&folder, &config, options.adapter.as_ref())?;
         let mut parameters = Vec::new();
-        weights::load_each(dir, &config, |loaded| {
-            parameters.push(Trained::new(loaded));
+        weights::load_each(&folder.base, &config, |mut loaded| {
+            parameters.push(match &adapter {
+                None => Trained::new(loaded),
+                Some(adapter) => {
+                    adapter.merge_into(&mut loaded)?;
+                    Trained::frozen(loaded)
+                }
+            });
             Ok(())
         })?;
-        let parameters = Parameters::new(parameters);
+        let mut parameters = Parameters::new(parameters);
+        if let Some(adapter) = adapter {
+            parameters.adapter = Some(Box::new(TrainedAdapter::new(adapter, &folder.base)?));
+        }
         let is_composed = options.is_composed || !options.device.is_cpu();
         let compute = match is_composed {
             true => Compute::Composed(Composed::new(&config, &parameters, &options.device)?),
             false => Compute::Fused(Fused::default()),
         };
         let rope = RopeTable::new(&config);
-        let source = dir.to_owned();
+        let source = folder.base;
         let mut trainer = Self { config, options, source, parameters, compute, rope, step: 0 };
         if let Some(path) = state {
             trainer.load_state(path)?;
@@ -94,6 +113,11 @@ impl Trainer {
     /// Sizes and switches of the model.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// The adapter that is trained in place of the model, if any.
+    pub fn adapter(&self) -> Option<&AdapterConfig> {
+        self.parameters.adapter.as_ref().map(|adapter| adapter.config())
     }
 
     /// Optimizer steps made so far, those before the loaded state included.
@@ -165,7 +189,8 @@ impl Trainer {
     /// step counter stay as they are.
     ///
     /// # Errors
-    /// [`ModelError::Compute`] if the new weights do not fit the device.
+    /// [`ModelError::Compute`] if the new weights do not fit the device; [`ModelError`] if an adapter's base cannot be
+    /// read any more.
     pub fn apply(&mut self, learning_rate: f64, max_norm: Option<f64>) -> Result<ApplyReport, ModelError> {
         let gradient_norm = self.gradient_norm();
         let is_skipped = !gradient_norm.is_finite();
@@ -173,9 +198,7 @@ impl Trainer {
             let scale = max_norm.filter(|max| gradient_norm > *max).map_or(1.0, |max| max / gradient_norm);
             self.step += 1;
             optimizer::step(&mut self.parameters, self.options.adamw, self.step, learning_rate, scale);
-            if let Compute::Composed(composed) = &self.compute {
-                composed.publish(&self.parameters)?;
-            }
+            self.publish(true)?;
         }
         self.parameters.iter_mut().for_each(Trained::clear_gradient);
         Ok(ApplyReport { gradient_norm, is_skipped })
@@ -195,7 +218,53 @@ impl Trainer {
         pieces.map(|piece| piece.name.clone()).collect()
     }
 
+    /// Calls `f` with a trainer whose weights are those of the adapter's base. Nothing is loaded beside them.
+    ///
+    /// # Errors
+    /// [`ModelError::Invalid`] if no adapter is trained; as [`Trainer::apply`].
+    pub fn with_base<T>(&mut self, f: impl FnOnce(&Self) -> T) -> Result<T, ModelError> {
+        if self.parameters.adapter.is_none() {
+            return Err(ModelError::invalid("a model that is trained whole has no base"));
+        }
+        self.publish(false)?;
+        let result = f(self);
+        self.publish(true)?;
+        Ok(result)
+    }
+
+    /// Makes changed values what the forward pass reads, or those of an adapter's base alone.
+    fn publish(&mut self, is_adapted: bool) -> Result<(), ModelError> {
+        self.parameters.merge(is_adapted)?;
+        match &self.compute {
+            Compute::Fused(_) => Ok(()),
+            Compute::Composed(composed) => composed.publish(&self.parameters),
+        }
+    }
+
     fn pack(&self, sequences: &[TrainSequence]) -> Result<Packed, ModelError> {
         Packed::new(sequences, &self.config, &self.rope, self.options.logprob_chunk_rows)
     }
+}
+
+/// The adapter to train, if any: the folder's, else a new one.
+fn adapter_of(
+    folder: &ModelFolder,
+    config: &ModelConfig,
+    new: Option<&NewAdapter>,
+) -> Result<Option<Adapter>, ModelError> {
+    let Some(dir) = &folder.adapter else { return new.map(|new| new.begin(config)).transpose() };
+    let adapter = Adapter::load(dir, config)?;
+    let shown = dir.display();
+    if let Some(difference) = new.and_then(|new| adapter.config.difference(&new.config)) {
+        return Err(ModelError::invalid(format!(
+            "the adapter in `{shown}` is of another kind: {difference}"
+        )));
+    }
+    if adapter.config.dropout != 0.0 {
+        let dropout = adapter.config.dropout;
+        return Err(ModelError::invalid(format!(
+            "training does not drop inputs; set `lora_dropout` of `{shown}` to 0, it is: {dropout}"
+        )));
+    }
+    Ok(Some(adapter))
 }

@@ -10,6 +10,7 @@ use envace_kernels::{HeadLayout, Panels};
 use super::{KvCache, LayerContext, Piece, Projection, RopeTable, Weights, layer_forward};
 use crate::config::ModelConfig;
 use crate::error::{ComputeContext, ModelError};
+use crate::lora::{Adapter, ModelFolder};
 use crate::ops::{rms_norm, with_elements};
 use crate::weights::{self, Kind, LoadedParameter, StoredDtype};
 
@@ -22,17 +23,31 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads a model folder in Hugging Face layout: `config.json` and one or more safetensors files.
+    /// Loads a model folder in Hugging Face layout, `config.json` and one or more safetensors files, or an adapter's
+    /// folder with the base it names; see [`ModelFolder::open`].
     ///
     /// Sums are in `f32`. On the CPU, matrices stored in `bf16` stay `bf16`; everything else is widened to `f32`. No
-    /// value changes.
+    /// value changes. What an adapter adds is added now, in `f32`, so that sampling is as fast as without.
     ///
     /// # Errors
-    /// Those of [`ModelConfig::load`]; a missing, extra, damaged or wrongly shaped tensor, each named with its file.
+    /// Those of [`ModelConfig::load`]; a missing, extra, damaged or wrongly shaped tensor, each named with its file; those of
+    /// [`ModelFolder::open`], and an adapter that does not fit the base.
     pub fn load(dir: &Path, device: &Device) -> Result<Self, ModelError> {
-        let config = ModelConfig::load(dir)?;
+        Self::load_from(&ModelFolder::open(dir)?, device)
+    }
+
+    /// As [`Model::load`], of folders that are known.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn load_from(folder: &ModelFolder, device: &Device) -> Result<Self, ModelError> {
+        let config = ModelConfig::load(&folder.base)?;
+        let adapter = folder.adapter.as_ref().map(|dir| Adapter::load(dir, &config)).transpose()?;
         let (mut matrices, mut vectors) = (BTreeMap::new(), BTreeMap::new());
-        weights::load_each(dir, &config, |loaded| {
+        weights::load_each(&folder.base, &config, |mut loaded| {
+            if let Some(adapter) = &adapter {
+                adapter.merge_into(&mut loaded)?;
+            }
             let kind = loaded.parameter.kind;
             if loaded.parameter.is_matrix() {
                 matrices.insert(kind, projection(loaded, &config, device).computing("loading weights")?);

@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     Down(usize),
     FinalNorm,
     Head,
+    /// A factor of a low-rank adapter, by its number: none of the model's own.
+    Factor(usize),
 }
 
 impl Kind {
@@ -51,7 +53,7 @@ impl Kind {
             | Self::FeedForwardNorm(layer)
             | Self::GateUp(layer)
             | Self::Down(layer) => Some(layer),
-            Self::Embedding | Self::FinalNorm | Self::Head => None,
+            Self::Embedding | Self::FinalNorm | Self::Head | Self::Factor(_) => None,
         }
     }
 }
@@ -62,7 +64,7 @@ pub(crate) struct Piece {
     pub(crate) name: String,
     /// Shape in the file.
     pub(crate) shape: Vec<usize>,
-    first_column: usize,
+    pub(crate) first_column: usize,
     is_transposed: bool,
 }
 
@@ -70,11 +72,7 @@ pub(crate) struct Piece {
 pub(crate) fn parameters(config: &ModelConfig) -> Vec<Parameter> {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let (queries, keys) = (config.attention_width(), config.n_kv_heads * config.head_dim);
-    let embedding = |kind, name: &str| {
-        let shape = vec![config.vocab_size, hidden];
-        let piece = Piece { name: name.into(), shape: shape.clone(), first_column: 0, is_transposed: false };
-        Parameter { kind, shape, pieces: vec![piece] }
-    };
+    let embedding = |kind, name: &str| Parameter::alone(kind, name.into(), vec![config.vocab_size, hidden]);
     let mut all = vec![embedding(Kind::Embedding, "model.embed_tokens.weight")];
     for layer in 0..config.n_layers {
         let prefix = format!("model.layers.{layer}.");
@@ -137,6 +135,12 @@ fn vector(kind: Kind, parts: &[(String, usize)]) -> Parameter {
 }
 
 impl Parameter {
+    /// A tensor that is one of the files, in the layout it has there.
+    pub(crate) fn alone(kind: Kind, name: String, shape: Vec<usize>) -> Self {
+        let piece = Piece { name, shape: shape.clone(), first_column: 0, is_transposed: false };
+        Self { kind, shape, pieces: vec![piece] }
+    }
+
     /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         self.shape.iter().product()

@@ -24,14 +24,14 @@ const N_PROMPTS: usize = 3;
 /// What a likeliest token led the second by at least, as a logit: far more than the rounding of a logit.
 const LEAST_GAP: f64 = 1e-3;
 
-struct Golden {
-    dir: PathBuf,
+pub(super) struct Golden {
+    pub(super) dir: PathBuf,
     bytes: Vec<u8>,
     settings: Value,
 }
 
 impl Golden {
-    fn open(case: &str) -> Self {
+    pub(super) fn open(case: &str) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/numerics");
         let bytes = fs_err::read(root.join(format!("{case}.safetensors"))).unwrap();
         let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
@@ -44,11 +44,11 @@ impl Golden {
         file.tensor(name).unwrap().data().as_chunks().0.iter().map(|bytes| read(*bytes)).collect()
     }
 
-    fn values(&self, name: &str) -> Vec<f32> {
+    pub(super) fn values(&self, name: &str) -> Vec<f32> {
         self.words(name, f32::from_le_bytes)
     }
 
-    fn token_ids(&self, name: &str) -> Vec<u32> {
+    pub(super) fn token_ids(&self, name: &str) -> Vec<u32> {
         self.words(name, u32::from_le_bytes)
     }
 
@@ -57,7 +57,7 @@ impl Golden {
         Trainer::load(&self.dir, None, options).unwrap()
     }
 
-    fn sequence(&self) -> TrainSequence {
+    pub(super) fn sequence(&self) -> TrainSequence {
         let token_ids = self.token_ids("token_ids");
         let trained = (1..token_ids.len() as u32).collect();
         let temperature = self.settings["temperature"].as_f64().unwrap() as f32;
@@ -66,7 +66,7 @@ impl Golden {
 }
 
 /// Largest difference, and largest expected value.
-fn difference(found: &[f32], expected: &[f32]) -> (f32, f32) {
+pub(super) fn difference(found: &[f32], expected: &[f32]) -> (f32, f32) {
     assert_eq!(found.len(), expected.len());
     // A difference that is no number is the largest.
     let worst = found.iter().zip(expected).map(|(x, y)| (x - y).abs());
@@ -74,15 +74,19 @@ fn difference(found: &[f32], expected: &[f32]) -> (f32, f32) {
     (worst, expected.iter().fold(0.0_f32, |m, x| m.max(x.abs())))
 }
 
-fn logits_difference(golden: &Golden) -> f32 {
-    let model = Model::load(&golden.dir, &Device::Cpu).unwrap();
-    let token_ids = golden.token_ids("token_ids");
+/// The logits of a sequence, row by row.
+pub(super) fn logits(dir: &Path, token_ids: &[u32]) -> Vec<f32> {
+    let model = Model::load(dir, &Device::Cpu).unwrap();
     let blocks: Vec<usize> = (0..token_ids.len().div_ceil(KvCache::BLOCK_LEN)).collect();
     let mut kv = KvCache::new(model.config(), blocks.len());
-    let piece = Piece { token_ids: &token_ids, position: 0, blocks: &blocks };
+    let piece = Piece { token_ids, position: 0, blocks: &blocks };
     let hidden = model.forward_cached(&[piece], &mut kv).unwrap();
-    let logits = model.logits(&hidden).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    let (worst, size) = difference(&logits, &golden.values("logits"));
+    model.logits(&hidden).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn logits_difference(golden: &Golden) -> f32 {
+    let found = logits(&golden.dir, &golden.token_ids("token_ids"));
+    let (worst, size) = difference(&found, &golden.values("logits"));
     assert!(size > 1.0);
     worst
 }

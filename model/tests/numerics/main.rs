@@ -1,10 +1,11 @@
-//! The numbers of the model: against `transformers`, against themselves in other batches, in training, on bad files.
+//! The numbers of the model: against `transformers`, against themselves in other batches, in training, with adapters, on bad files.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests")]
 
 mod bad_files;
 mod golden;
 mod invariance;
+mod lora;
 mod training;
 
 use std::path::Path;

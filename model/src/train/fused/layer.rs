@@ -8,6 +8,7 @@ use envace_kernels::{
 
 use super::buffers::Buffers;
 use crate::ops::RopeAngles;
+use crate::train::adapter::LinearRows;
 use crate::train::trained::{Parameters, Trained};
 use crate::weights::Kind;
 
@@ -125,7 +126,7 @@ pub(super) fn backward(
     let mut gated = buffers.take(n_rows * inner);
     gate_rows(&saved.gate_up, inner, &mut gated);
     let mut gated_gradient = buffers.take(n_rows * inner);
-    linear_backward(parameters.get_mut(Kind::Down(layer)), &gated, &gradient, &mut gated_gradient);
+    linear_backward(parameters, Kind::Down(layer), &gated, &gradient, &mut gated_gradient);
     let mut gate_up_gradient = buffers.take(n_rows * 2 * inner);
     gate_rows_backward(&saved.gate_up, inner, &gated_gradient, &mut gate_up_gradient);
     buffers.give(gated);
@@ -134,21 +135,14 @@ pub(super) fn backward(
     let mut normed_gradient = buffers.take(n_rows * hidden);
     let norm = Kind::FeedForwardNorm(layer);
     rms_norm(&saved.middle, parameters.get(norm).map(Trained::weights).unwrap_or_default(), eps, &mut normed);
-    linear_backward(
-        parameters.get_mut(Kind::GateUp(layer)),
-        &normed,
-        &gate_up_gradient,
-        &mut normed_gradient,
-    );
+    linear_backward(parameters, Kind::GateUp(layer), &normed, &gate_up_gradient, &mut normed_gradient);
     buffers.give(gate_up_gradient);
     norm_backward(parameters.get_mut(norm), &saved.middle, eps, &normed_gradient, &mut gradient);
     // Attention.
-    if let Some(bias) = parameters.get_mut(Kind::AttentionOutputBias(layer)) {
-        add_row_sum(&gradient, &mut bias.gradient);
-    }
+    bias_backward(parameters.get_mut(Kind::AttentionOutputBias(layer)), &gradient);
     let mut attended_gradient = buffers.take(n_rows * layout.query_width());
-    let output = parameters.get_mut(Kind::AttentionOutput(layer));
-    linear_backward(output, &saved.attended, &gradient, &mut attended_gradient);
+    let kind = Kind::AttentionOutput(layer);
+    linear_backward(parameters, kind, &saved.attended, &gradient, &mut attended_gradient);
     let mut qkv_gradient = buffers.take(n_rows * layout.row_width());
     attend_forest_backward(&saved.qkv, &attended_gradient, forest, layout, &mut qkv_gradient);
     buffers.give(attended_gradient);
@@ -156,20 +150,23 @@ pub(super) fn backward(
     if !saved.raw_qkv.is_empty() {
         let pair = parameters.pair_mut(Kind::QueryNorm(layer), Kind::KeyNorm(layer));
         if let Some((query, key)) = pair {
-            let mut sums = [query.gradient.as_slice(), &key.gradient].concat();
+            let mut sums = match query.is_frozen() {
+                true => vec![0.0; 2 * layout.head_dim],
+                false => [query.gradient.as_slice(), &key.gradient].concat(),
+            };
             let weights = (query.weights(), key.weights());
             head_norm_backward(&saved.raw_qkv, weights, layout, eps, &mut qkv_gradient, &mut sums);
-            let (of_query, of_key) = sums.split_at(layout.head_dim);
-            query.gradient.copy_from_slice(of_query);
-            key.gradient.copy_from_slice(of_key);
+            if !query.is_frozen() {
+                let (of_query, of_key) = sums.split_at(layout.head_dim);
+                query.gradient.copy_from_slice(of_query);
+                key.gradient.copy_from_slice(of_key);
+            }
         }
     }
-    if let Some(bias) = parameters.get_mut(Kind::QkvBias(layer)) {
-        add_row_sum(&qkv_gradient, &mut bias.gradient);
-    }
+    bias_backward(parameters.get_mut(Kind::QkvBias(layer)), &qkv_gradient);
     let norm = Kind::InputNorm(layer);
     rms_norm(&saved.x, parameters.get(norm).map(Trained::weights).unwrap_or_default(), eps, &mut normed);
-    linear_backward(parameters.get_mut(Kind::Qkv(layer)), &normed, &qkv_gradient, &mut normed_gradient);
+    linear_backward(parameters, Kind::Qkv(layer), &normed, &qkv_gradient, &mut normed_gradient);
     norm_backward(parameters.get_mut(norm), &saved.x, eps, &normed_gradient, &mut gradient);
     for buffer in [normed, normed_gradient, qkv_gradient] {
         buffers.give(buffer);
@@ -178,25 +175,57 @@ pub(super) fn backward(
     gradient
 }
 
-/// Writes the gradient of the rows that a weight of `(in, out)` was applied to, and adds that of the weight.
-fn linear_backward(weight: Option<&mut Trained>, x: &[f32], gradient: &[f32], x_gradient: &mut [f32]) {
-    let Some(weight) = weight else { return };
+/// Writes the gradient of the rows that a weight of `(in, out)` was applied to, and adds that of the weight, or of its
+/// adapter.
+fn linear_backward(
+    parameters: &mut Parameters,
+    kind: Kind,
+    x: &[f32],
+    gradient: &[f32],
+    x_gradient: &mut [f32],
+) {
+    let Some(weight) = parameters.get_mut(kind) else { return };
     let (depth, width) = (weight.parameter.shape[0], weight.parameter.shape[1]);
     let n_rows = x.len() / depth;
     let right = Right::Transposed { values: weight.weights() };
     let sizes = Sizes { n_rows, depth: width, width: depth };
     product(Left::rows(gradient, width), right, sizes, false, x_gradient);
+    if weight.is_frozen() {
+        if let Some(adapter) = &mut parameters.adapter {
+            adapter.add_gradient(kind, LinearRows { x, n_in: depth, gradient, n_out: width });
+        }
+        return;
+    }
     let right = Right::Rows { values: gradient, stride: width };
     let sizes = Sizes { n_rows: depth, depth: n_rows, width };
     product(Left::transposed(x, depth), right, sizes, true, &mut weight.gradient);
 }
 
+/// Adds the gradient of a bias, if it is trained.
+fn bias_backward(bias: Option<&mut Trained>, gradient: &[f32]) {
+    if let Some(bias) = bias.filter(|bias| !bias.is_frozen()) {
+        add_row_sum(gradient, &mut bias.gradient);
+    }
+}
+
 /// Adds the gradient of the rows of a norm to `out`, and that of its weight.
-fn norm_backward(weight: Option<&mut Trained>, x: &[f32], eps: f32, gradient: &[f32], out: &mut [f32]) {
+pub(super) fn norm_backward(
+    weight: Option<&mut Trained>,
+    x: &[f32],
+    eps: f32,
+    gradient: &[f32],
+    out: &mut [f32],
+) {
     let Some(weight) = weight else { return };
     let mut sum = std::mem::take(&mut weight.gradient);
+    let is_frozen = sum.is_empty();
+    if is_frozen {
+        sum.resize(weight.weights().len(), 0.0);
+    }
     rms_norm_backward(x, weight.weights(), eps, gradient, out, &mut sum);
-    weight.gradient = sum;
+    if !is_frozen {
+        weight.gradient = sum;
+    }
 }
 
 /// Adds the rows' gradients to those of their tokens' embeddings, in row order.

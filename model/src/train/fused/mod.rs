@@ -18,7 +18,7 @@ use crate::ops::{self, Targets, token_logprobs_backward};
 use crate::transformer::layout;
 use crate::weights::Kind;
 use buffers::Buffers;
-use layer::{Context, Saved, backward, embedding_backward, finish, forward_to_gate};
+use layer::{Context, Saved, backward, embedding_backward, finish, forward_to_gate, norm_backward};
 
 /// The computation; it owns the memory that is used from call to call.
 #[derive(Default)]
@@ -101,7 +101,7 @@ impl Fused {
             };
             gradient = backward(saved, gradient, layer, parameters, &context, &mut buffers);
         }
-        if let Some(embedding) = parameters.get_mut(Kind::Embedding) {
+        if let Some(embedding) = parameters.get_mut(Kind::Embedding).filter(|trained| !trained.is_frozen()) {
             embedding_backward(embedding, &packed.tokens, &gradient);
         }
         buffers.give(gradient);
@@ -145,11 +145,8 @@ impl Head<'_> {
         token_logprobs_backward(&hidden, weight, self.targets, kept, &seed, &mut hidden_gradient, &mut sum);
         head.gradient = sum;
         let norm = parameters.get_mut(Kind::FinalNorm).ok_or_else(|| missing(Kind::FinalNorm))?;
-        let mut sum = std::mem::take(&mut norm.gradient);
         let mut out = vec![0.0; selected.len()];
-        let weight = norm.weights();
-        envace_kernels::rms_norm_backward(selected, weight, self.eps, &hidden_gradient, &mut out, &mut sum);
-        norm.gradient = sum;
+        norm_backward(Some(norm), selected, self.eps, &hidden_gradient, &mut out);
         Ok(out)
     }
 }

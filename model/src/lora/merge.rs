@@ -1,0 +1,45 @@
+use std::path::Path;
+
+use super::{Adapter, ModelFolder};
+use crate::checkpoint::{WEIGHTS_FILE, copy_companions, sync_folder};
+use crate::config::ModelConfig;
+use crate::error::ModelError;
+use crate::weights::{LoadedParameter, OutputTensor, load_each, write_safetensors};
+
+/// Writes a whole model folder of an adapter and its base: weights in the base's formats, and the base's
+/// configuration, tokenizer and templates. The whole model is in memory meanwhile, as `f32`.
+///
+/// Of a base in `f32` the merged model has the logits of the adapter's, bit for bit; in another format the sums are
+/// rounded to it.
+///
+/// # Errors
+/// Those of loading the adapter and the base; [`ModelError::Invalid`] if `dir` is no adapter; [`ModelError::NotFinite`]
+/// if a sum is beyond the base's format; [`ModelError::Write`] on the new files.
+pub fn merge_adapter(dir: &Path, to: &Path) -> Result<(), ModelError> {
+    let ModelFolder { base, adapter } = ModelFolder::open(dir)?;
+    let Some(adapter) = adapter else {
+        return Err(ModelError::invalid(format!("the folder holds no adapter: {}", dir.display())));
+    };
+    let config = ModelConfig::load(&base)?;
+    let adapter = Adapter::load(&adapter, &config)?;
+    let mut all = Vec::new();
+    load_each(&base, &config, |mut loaded| {
+        let dtype = loaded.dtype;
+        adapter.merge_into(&mut loaded)?;
+        if let Some(index) = loaded.values.iter().position(|value| !dtype.round(*value).is_finite()) {
+            let name = loaded.parameter.pieces[0].name.clone();
+            return Err(ModelError::NotFinite { path: adapter.path.clone(), name, index });
+        }
+        all.push(LoadedParameter { dtype, ..loaded });
+        Ok(())
+    })?;
+    fs_err::create_dir_all(to).map_err(|source| ModelError::Write { path: to.into(), source })?;
+    let tensors = all.iter().flat_map(|loaded| {
+        let LoadedParameter { parameter, dtype, values } = loaded;
+        let tensor = |piece| OutputTensor { parameter, piece, values, dtype: *dtype };
+        parameter.pieces.iter().map(move |piece| (piece.name.clone(), tensor(piece)))
+    });
+    write_safetensors(&to.join(WEIGHTS_FILE), tensors, ("format", "pt".into()))?;
+    copy_companions(&base, to)?;
+    sync_folder(to)
+}
