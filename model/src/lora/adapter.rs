@@ -66,19 +66,19 @@ impl Adapter {
     /// [`ModelError::NotFinite`] if a sum is not.
     pub(crate) fn merge_into(&self, loaded: &mut LoadedParameter) -> Result<(), ModelError> {
         let pairs = self.factors.as_chunks::<2>().0;
-        for (module, [a, b]) in self.modules.iter().zip(pairs) {
-            if module.kind != loaded.parameter.kind {
-                continue;
-            }
+        let kind = loaded.parameter.kind;
+        for (module, [a, b]) in self.modules.iter().zip(pairs).filter(|(module, _)| module.kind == kind) {
             let factors = Factors { a: &a.values, b: &b.values, scale: self.config.scale() };
             add_low_rank(&mut loaded.values, loaded.parameter.shape[1], module, factors);
             loaded.dtype = StoredDtype::F32;
-            if let Some(index) = loaded.values.iter().position(|value| !value.is_finite()) {
-                let name = b.parameter.pieces[0].name.clone();
-                return Err(ModelError::NotFinite { path: self.path.clone(), name, index });
+        }
+        match loaded.values.par_iter().position_first(|value| !value.is_finite()) {
+            None => Ok(()),
+            Some(index) => {
+                let name = loaded.parameter.pieces[0].name.clone();
+                Err(ModelError::NotFinite { path: self.path.clone(), name, index })
             }
         }
-        Ok(())
     }
 }
 
