@@ -1,5 +1,6 @@
 //! One run in a store: its configuration, its tasks, its checkpoints.
 
+mod adapters;
 mod checkpoints;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::error::JobError;
 use crate::task::Task;
 use crate::task_set;
 
+pub use adapters::{export_model, import_model, import_trained, new_adapter};
 pub use checkpoints::{CHECKPOINT, IMPORT_SPEC, OPTIMIZER, PolicySource};
 
 /// One run in a store.

@@ -95,6 +95,7 @@ impl JobError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Pipeline(error) => error.hint(),
+            Self::Model(error) => error.hint(),
             Self::Missing { hint, .. } | Self::Refused { hint, .. } => Some(hint.clone()),
             _ => None,
         }

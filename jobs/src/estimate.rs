@@ -88,7 +88,7 @@ async fn opening_tokens(
     step: u64,
     tasks: impl Iterator<Item = &Task>,
 ) -> Result<u64, JobError> {
-    let format = ChatFormat::load(&ctx.policy_at(step).await?.dir)?;
+    let format = ChatFormat::load(&ctx.policy_at(step).await?.model_dir)?;
     let config = &ctx.config.rollout;
     let mut n_tokens = 0;
     for task in tasks {

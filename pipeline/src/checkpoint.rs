@@ -1,27 +1,26 @@
+mod adapter;
+mod files;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::Read;
 use std::path::PathBuf;
 
 use futures::StreamExt;
+use object_store::ObjectStoreExt;
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, WriteMultipart};
 use serde::{Deserialize, Serialize};
 
-use crate::key::{hash_hex, update_framed};
+use crate::key::update_framed;
 use crate::{Artifact, PipelineError, Store, json};
+pub use adapter::{adapter_base_name, import_adapter};
+use files::{download, hash_file, model_files, model_folder, upload};
 
-/// Bytes read at a time.
-const CHUNK_BYTES: usize = 1 << 20;
-/// Uploads of one file under way at a time.
-const N_CONCURRENT_UPLOADS: usize = 4;
-/// Kinds of files that make a checkpoint.
-const EXTENSIONS: [&str; 5] = ["safetensors", "json", "jinja", "txt", "model"];
 /// Written last: without it there is no checkpoint.
 const MARKER: &str = "complete.json";
 const STATE_PREFIX: &str = "state-";
 
-/// Hex digest of a checkpoint: of the names and contents of its weight, config and tokenizer files.
+/// Hex digest of a checkpoint: of the names and contents of its weight, config and tokenizer files, and of an adapter's
+/// base.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CheckpointDigest(pub String);
@@ -45,6 +44,9 @@ impl CheckpointDigest {
 /// The files of a checkpoint, as its marker lists them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Marker {
+    /// The checkpoint that an adapter changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    base: Option<CheckpointDigest>,
     files: BTreeMap<String, FileRecord>,
 }
 
@@ -62,6 +64,10 @@ impl Marker {
         for (name, file) in &self.files {
             update_framed(&mut hasher, name.as_bytes());
             update_framed(&mut hasher, file.byte_hash.as_bytes());
+        }
+        if let Some(base) = &self.base {
+            update_framed(&mut hasher, b"base");
+            update_framed(&mut hasher, base.0.as_bytes());
         }
         CheckpointDigest(hasher.finalize().to_hex().to_string())
     }
@@ -88,9 +94,17 @@ pub async fn import_checkpoint(
     store: &Store,
     dir: &std::path::Path,
 ) -> Result<CheckpointDigest, PipelineError> {
-    let mut marker = Marker { files: BTreeMap::new() };
-    let files = model_files(dir)?;
-    for (name, path) in &files {
+    import_files(store, &model_files(dir)?, None).await
+}
+
+/// Copies files, of a model or of an adapter with its base, and then writes their marker.
+async fn import_files(
+    store: &Store,
+    files: &BTreeMap<String, PathBuf>,
+    base: Option<CheckpointDigest>,
+) -> Result<CheckpointDigest, PipelineError> {
+    let mut marker = Marker { base, files: BTreeMap::new() };
+    for (name, path) in files {
         marker.files.insert(name.clone(), hash_file(path)?);
     }
     let digest = marker.digest();
@@ -99,7 +113,7 @@ pub async fn import_checkpoint(
     if is_whole(store, &digest).await? && damage(store, &there).await?.is_empty() {
         return Ok(digest);
     }
-    for (name, path) in &files {
+    for (name, path) in files {
         let copied = upload(store, path, &digest.folder().join(name.as_str())).await?;
         if marker.files.get(name) != Some(&copied) {
             return Err(model_folder(path.clone(), "has a file that changed while it was read".to_owned()));
@@ -134,7 +148,8 @@ pub async fn add_optimizer_state(
     Ok(record.byte_hash)
 }
 
-/// A local folder with the checkpoint's files: in place in a local store, else a copy in a cache.
+/// A local folder with the checkpoint's files: in place in a local store, else a copy in a cache. The folder of an
+/// adapter's base lies beside it, under its digest.
 ///
 /// The cache is [`Store::cache`]. A copy found there is hashed before it is used; files of a local store are only
 /// looked at, so that planning is cheap: see [`check_artifact`].
@@ -143,8 +158,26 @@ pub async fn add_optimizer_state(
 /// [`PipelineError::NoCheckpoint`] if the checkpoint is not whole; [`PipelineError::Damaged`] if a download is
 /// not what it should be; [`PipelineError::File`] and [`PipelineError::Object`] if reading or writing fails.
 pub async fn checkpoint_dir(store: &Store, digest: &CheckpointDigest) -> Result<PathBuf, PipelineError> {
+    if let Some(base) = checkpoint_base(store, digest).await? {
+        dir_of_files(store, &base).await?;
+    }
+    dir_of_files(store, digest).await
+}
+
+/// The checkpoint that an adapter changes; `None` for a whole model, or if there is no such checkpoint.
+///
+/// # Errors
+/// [`PipelineError::Object`] and [`PipelineError::Json`] if the checkpoint's marker cannot be read.
+pub async fn checkpoint_base(
+    store: &Store,
+    digest: &CheckpointDigest,
+) -> Result<Option<CheckpointDigest>, PipelineError> {
+    Ok(Marker::read(store, digest).await?.and_then(|marker| marker.base))
+}
+
+async fn dir_of_files(store: &Store, digest: &CheckpointDigest) -> Result<PathBuf, PipelineError> {
     let missing = || PipelineError::NoCheckpoint { digest: digest.0.clone() };
-    if !is_whole(store, digest).await? {
+    if !has_files(store, digest).await? {
         return Err(missing());
     }
     if let Some(dir) = store.local_path(&digest.folder()) {
@@ -186,13 +219,19 @@ pub async fn optimizer_state_path(
     Ok(file)
 }
 
-/// Hashes all of a checkpoint or optimizer state. Whoever computes from it does so first: weights that have changed on
+/// Hashes all of a checkpoint, with an adapter's base, or of an optimizer state. Whoever computes from it does so first: weights that have changed on
 /// disk would make outputs that no manifest tells from sound ones.
 ///
 /// # Errors
 /// [`PipelineError::Damaged`] if a file is not what it should be; [`PipelineError::Object`] if the store fails.
 pub async fn check_artifact(store: &Store, artifact: &Artifact) -> Result<(), PipelineError> {
-    match damage(store, artifact).await?.into_iter().next() {
+    let mut found = damage(store, artifact).await?;
+    if let (Artifact::Checkpoint { digest }, true) = (artifact, found.is_empty())
+        && let Some(digest) = checkpoint_base(store, digest).await?
+    {
+        found = damage(store, &Artifact::Checkpoint { digest }).await?;
+    }
+    match found.into_iter().next() {
         None => Ok(()),
         Some((path, what)) => Err(PipelineError::Damaged { path: path.to_string(), what }),
     }
@@ -207,6 +246,15 @@ pub(crate) async fn is_intact(store: &Store, artifact: &Artifact) -> Result<bool
 }
 
 async fn is_whole(store: &Store, digest: &CheckpointDigest) -> Result<bool, PipelineError> {
+    let base = checkpoint_base(store, digest).await?;
+    let has_base = match &base {
+        None => true,
+        Some(base) => has_files(store, base).await?,
+    };
+    Ok(has_base && has_files(store, digest).await?)
+}
+
+async fn has_files(store: &Store, digest: &CheckpointDigest) -> Result<bool, PipelineError> {
     let Some(marker) = Marker::read(store, digest).await? else { return Ok(false) };
     for (name, file) in &marker.files {
         if store.size(&digest.folder().join(name.as_str())).await? != Some(file.n_bytes) {
@@ -216,7 +264,7 @@ async fn is_whole(store: &Store, digest: &CheckpointDigest) -> Result<bool, Pipe
     Ok(true)
 }
 
-/// Hashes all of an artifact; returns what is wrong, with the path.
+/// Hashes all of an artifact but an adapter's base; returns what is wrong, with the path.
 pub(crate) async fn damage(store: &Store, artifact: &Artifact) -> Result<Vec<(Path, String)>, PipelineError> {
     let digest = match artifact {
         Artifact::OptimizerState { checkpoint, digest } => {
@@ -233,6 +281,11 @@ pub(crate) async fn damage(store: &Store, artifact: &Artifact) -> Result<Vec<(Pa
         return Ok(vec![(digest.folder(), "checkpoint is missing or not whole".to_owned())]);
     };
     let mut found = Vec::new();
+    if let Some(base) = &marker.base
+        && !has_files(store, base).await?
+    {
+        found.push((digest.folder(), format!("adapter's base is missing or not whole, {base}")));
+    }
     if marker.digest() != *digest {
         found.push((
             digest.folder().join(MARKER),
@@ -279,133 +332,4 @@ pub(crate) async fn delete_half(store: &Store) -> Result<usize, PipelineError> {
         }
     }
     Ok(n_deleted)
-}
-
-fn model_folder(path: PathBuf, reason: String) -> PipelineError {
-    PipelineError::ModelFolder { path, reason }
-}
-
-/// Files of a model folder by name.
-fn model_files(dir: &std::path::Path) -> Result<BTreeMap<String, PathBuf>, PipelineError> {
-    let failed = |source| PipelineError::File { path: dir.to_owned(), source };
-    if !dir.is_dir() {
-        return Err(model_folder(dir.to_owned(), "does not exist".to_owned()));
-    }
-    let mut files = BTreeMap::new();
-    for entry in fs_err::read_dir(dir).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-        let is_kind =
-            EXTENSIONS.iter().any(|kind| name.rsplit_once('.').is_some_and(|(_, end)| end == *kind));
-        let is_ours = name == MARKER || name.starts_with(STATE_PREFIX) || name.starts_with('.');
-        // Links are followed: caches of downloaded models are made of them.
-        if is_kind && !is_ours && path.is_file() {
-            files.insert(name.to_owned(), path);
-        }
-    }
-    let missing = |name: &str| Err(model_folder(dir.to_owned(), format!("has no {name}")));
-    if !files.contains_key("config.json") {
-        return missing("config.json");
-    }
-    if !files.keys().any(|name| name.ends_with(".safetensors")) {
-        return missing("safetensors file");
-    }
-    if let Some(index) = files.get("model.safetensors.index.json") {
-        let bytes =
-            fs_err::read(index).map_err(|source| PipelineError::File { path: index.clone(), source })?;
-        let index: serde_json::Value = json::from_bytes(&index.display().to_string(), &bytes)?;
-        let shards = index.get("weight_map").and_then(serde_json::Value::as_object);
-        let shards: BTreeSet<_> = shards
-            .into_iter()
-            .flat_map(serde_json::Map::values)
-            .filter_map(serde_json::Value::as_str)
-            .collect();
-        if let Some(shard) = shards.into_iter().find(|shard| !files.contains_key(*shard)) {
-            return missing(shard);
-        }
-    }
-    Ok(files)
-}
-
-fn hash_file(path: &std::path::Path) -> Result<FileRecord, PipelineError> {
-    let mut hasher = blake3::Hasher::new();
-    let mut n_bytes = 0;
-    read_chunks(path, |chunk| {
-        hasher.update(chunk);
-        n_bytes += chunk.len() as u64;
-    })?;
-    Ok(FileRecord { n_bytes, byte_hash: hasher.finalize().to_hex().to_string() })
-}
-
-fn read_chunks(path: &std::path::Path, mut take: impl FnMut(&[u8])) -> Result<(), PipelineError> {
-    let failed = |source| PipelineError::File { path: path.to_owned(), source };
-    let mut file = fs_err::File::open(path).map_err(failed)?;
-    let mut buffer = vec![0; CHUNK_BYTES];
-    loop {
-        let n_read = file.read(&mut buffer).map_err(failed)?;
-        match buffer.get(..n_read) {
-            None | Some([]) => return Ok(()),
-            Some(chunk) => take(chunk),
-        }
-    }
-}
-
-/// Copies a file into the store, chunk by chunk and atomically; returns what was copied.
-async fn upload(store: &Store, from: &std::path::Path, to: &Path) -> Result<FileRecord, PipelineError> {
-    let failed = |source| PipelineError::object("write", to, source);
-    let unread = |source| PipelineError::File { path: from.to_owned(), source };
-    let mut file = fs_err::File::open(from).map_err(unread)?;
-    let upload = store.object_store().put_multipart(to).await.map_err(failed)?;
-    let mut upload = WriteMultipart::new(upload);
-    let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; CHUNK_BYTES];
-    let mut n_bytes = 0;
-    loop {
-        let n_read = match file.read(&mut buffer) {
-            Ok(n_read) => n_read,
-            Err(source) => {
-                abort(upload, to).await;
-                return Err(unread(source));
-            }
-        };
-        let Some(chunk) = buffer.get(..n_read).filter(|chunk| !chunk.is_empty()) else { break };
-        hasher.update(chunk);
-        n_bytes += chunk.len() as u64;
-        upload.write(chunk);
-        if let Err(source) = upload.wait_for_capacity(N_CONCURRENT_UPLOADS).await {
-            abort(upload, to).await;
-            return Err(failed(source));
-        }
-    }
-    // On failure `finish` aborts by itself.
-    upload.finish().await.map_err(failed)?;
-    store.sync(to)?;
-    Ok(FileRecord { n_bytes, byte_hash: hasher.finalize().to_hex().to_string() })
-}
-
-async fn abort(upload: WriteMultipart, to: &Path) {
-    if let Err(error) = upload.abort().await {
-        tracing::warn!(%to, %error, "upload could not be aborted");
-    }
-}
-
-/// Copies an object into a file: to a temporary name first, then renamed.
-async fn download(
-    store: &Store,
-    from: &Path,
-    to: &std::path::Path,
-    byte_hash: &str,
-) -> Result<(), PipelineError> {
-    let failed = |source| PipelineError::File { path: to.to_owned(), source };
-    let bytes = store.get(from).await?;
-    if hash_hex(&bytes) != byte_hash {
-        let what = "file of a checkpoint has other bytes".to_owned();
-        return Err(PipelineError::Damaged { path: from.to_string(), what });
-    }
-    let folder = to.parent().unwrap_or_else(|| std::path::Path::new("."));
-    fs_err::create_dir_all(folder).map_err(failed)?;
-    let temporary = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    fs_err::write(temporary.path(), &bytes).map_err(failed)?;
-    temporary.persist(to).map_err(|error| failed(error.error))?;
-    Ok(())
 }

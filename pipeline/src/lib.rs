@@ -37,8 +37,8 @@ mod verify;
 
 pub use catalog::RunConfig;
 pub use checkpoint::{
-    CheckpointDigest, add_optimizer_state, check_artifact, checkpoint_dir, import_checkpoint,
-    optimizer_state_path,
+    CheckpointDigest, adapter_base_name, add_optimizer_state, check_artifact, checkpoint_base,
+    checkpoint_dir, import_adapter, import_checkpoint, optimizer_state_path,
 };
 pub use clean::{Clean, clean_staging};
 pub use compare::{Comparison, PartDifference, compare};

@@ -55,7 +55,7 @@ pub(crate) async fn steps(ctx: &RunContext, n_steps: u64) {
 }
 
 /// What a run's latest outputs are made of: the byte hash of every file, and the digests of what is no table.
-async fn fingerprint(ctx: &RunContext) -> BTreeMap<String, String> {
+pub(crate) async fn fingerprint(ctx: &RunContext) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for manifest in ctx.store.active_manifests(Some(RUN)).await.unwrap() {
         for (table, parts) in &manifest.outputs {

@@ -1,25 +1,58 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use envace_pipeline::checkpoint_dir;
+use envace_model::{ModelFolder, merge_adapter};
 
-use super::RunArgs;
+use super::{RunArgs, StoreArgs};
+use crate::context::{export_model, import_model};
 use crate::error::JobError;
 
 /// Subcommands of `checkpoint`.
 #[derive(Debug, Subcommand)]
 pub enum CheckpointCommand {
+    /// Copy a model folder, or an adapter and its base, into the store and print its digest
+    Import(ImportArgs),
     /// Copy the weights that a step begins with into a folder
     Export(ExportArgs),
+    /// Write the adapter that a step begins with and its base as one whole model into a folder
+    Merge(MergeArgs),
 }
 
 impl CheckpointCommand {
     /// Runs the subcommand.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         match self {
+            Self::Import(args) => args.run().await,
             Self::Export(args) => args.run().await,
+            Self::Merge(args) => args.run().await,
         }
+    }
+}
+
+/// Arguments of `checkpoint import`.
+#[derive(Debug, clap::Args)]
+pub struct ImportArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+
+    /// Folder of the base, where the one that the adapter's configuration names is not there
+    #[arg(long, value_name = "FOLDER")]
+    base: Option<PathBuf>,
+
+    /// Folder of a model, or of an adapter
+    folder: PathBuf,
+}
+
+impl ImportArgs {
+    async fn run(self) -> anyhow::Result<ExitCode> {
+        let folder = match self.base {
+            Some(base) => ModelFolder { base, adapter: Some(self.folder) },
+            None => ModelFolder::open(&self.folder)?,
+        };
+        let digest = import_model(&self.store.open()?, &folder).await?;
+        println!("{digest}");
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -33,6 +66,10 @@ pub struct ExportArgs {
     #[arg(long, value_name = "N")]
     step: u64,
 
+    /// What an adapter is to name as its base; without it, the base's folder in the store
+    #[arg(long, value_name = "NAME")]
+    base: Option<String>,
+
     /// Folder to make, or an empty one
     folder: PathBuf,
 }
@@ -41,26 +78,55 @@ impl ExportArgs {
     async fn run(self) -> anyhow::Result<ExitCode> {
         let ctx = self.run.open().await?;
         let source = ctx.policy_at(self.step).await?;
-        let dir = checkpoint_dir(&ctx.store, &source.digest).await?;
-        fs_err::create_dir_all(&self.folder)?;
-        if fs_err::read_dir(&self.folder)?.next().is_some() {
-            return Err(JobError::refused(
-                format!("the folder is not empty: {}", self.folder.display()),
-                "what is there would be mixed with the checkpoint; name another folder",
-            )
-            .into());
-        }
-        for entry in fs_err::read_dir(&dir)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let shown = name.to_string_lossy();
-            // Neither the optimizer's state nor the mark that the copy is whole belongs to a model folder.
-            let is_state = shown.starts_with("state-") || shown == "complete.json";
-            if entry.file_type()?.is_file() && !is_state {
-                fs_err::copy(entry.path(), self.folder.join(&name))?;
-            }
-        }
+        make_empty(&self.folder)?;
+        export_model(&source, &self.folder, self.base.as_deref())?;
         eprintln!("checkpoint {} in {}", source.digest, self.folder.display());
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Arguments of `checkpoint merge`.
+#[derive(Debug, clap::Args)]
+pub struct MergeArgs {
+    #[command(flatten)]
+    run: RunArgs,
+
+    /// Step that begins with the adapter
+    #[arg(long, value_name = "N")]
+    step: u64,
+
+    /// Folder to make, or an empty one
+    folder: PathBuf,
+}
+
+impl MergeArgs {
+    async fn run(self) -> anyhow::Result<ExitCode> {
+        let ctx = self.run.open().await?;
+        let source = ctx.policy_at(self.step).await?;
+        if source.base.is_none() {
+            return Err(JobError::refused(
+                format!("step {} begins with a whole model, {}", self.step, source.digest),
+                "copy it with `checkpoint export`",
+            )
+            .into());
+        }
+        source.check_weights(&ctx.store).await?;
+        make_empty(&self.folder)?;
+        merge_adapter(&source.dir, &self.folder)?;
+        eprintln!("checkpoint {}, merged, in {}", source.digest, self.folder.display());
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Makes a folder, or takes one that has nothing in it.
+fn make_empty(folder: &Path) -> anyhow::Result<()> {
+    fs_err::create_dir_all(folder)?;
+    if fs_err::read_dir(folder)?.next().is_some() {
+        return Err(JobError::refused(
+            format!("the folder is not empty: {}", folder.display()),
+            "what is there would be mixed with the checkpoint; name another folder",
+        )
+        .into());
+    }
+    Ok(())
 }

@@ -6,6 +6,7 @@
 mod advantage;
 mod evaluate;
 mod execution;
+mod lora;
 mod policy;
 mod preset;
 mod rollout;
@@ -21,6 +22,7 @@ use toml::Table as TomlTable;
 pub use envace_sql::AdvantageParams;
 pub use evaluate::EvaluateConfig;
 pub use execution::ExecutionConfig;
+pub use lora::LoraConfig;
 pub use policy::{PolicyConfig, RoleConfig, RolesConfig};
 pub use preset::Preset;
 pub use rollout::{HistoryMode, RolloutConfig, SamplingConfig, TasksConfig};
@@ -54,6 +56,9 @@ pub struct Config {
     pub update: UpdateConfig,
     /// Supervised training on recorded dialogues.
     pub sft: SftConfig,
+    /// Training of an adapter in place of the weights, by `update` and `sft`. Left out: all weights are trained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraConfig>,
     /// Evaluation during `run`.
     pub evaluate: EvaluateConfig,
     /// What must not change a result: in no stage key.
@@ -141,6 +146,7 @@ impl Config {
         advantage::check(&self.advantage)?;
         self.update.check()?;
         self.sft.check()?;
+        self.lora.as_ref().map_or(Ok(()), LoraConfig::check)?;
         self.evaluate.check()?;
         self.execution.check()?;
         if self.roles.rehearsal.checkpoint.is_some()

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PolicyConfig {
-    /// A model folder in Hugging Face layout, a whole checkpoint digest of the store, `run:NAME` for the newest
+    /// A model folder in Hugging Face layout, or an adapter's folder in that of PEFT, a whole checkpoint digest of the store, `run:NAME` for the newest
     /// checkpoint of a run, `bundled` for the policy that comes with envace, or `untrained:SEED` for its shape
     /// with random weights. Empty: `bundled`.
     pub checkpoint: String,

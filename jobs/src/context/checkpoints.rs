@@ -1,12 +1,13 @@
 use std::path::PathBuf;
 
+use envace_model::ModelFolder;
 use envace_pipeline::{
     Artifact, CheckpointDigest, Execution, InputRef, Manifest, Origin, StageSpec, Store, check_artifact,
-    checkpoint_dir, import_checkpoint, optimizer_state_path,
+    checkpoint_base, checkpoint_dir, optimizer_state_path,
 };
 use serde_json::json;
 
-use super::RunContext;
+use super::{RunContext, import_model};
 use crate::error::JobError;
 use crate::policy_assets;
 
@@ -27,6 +28,10 @@ pub struct PolicySource {
     pub digest: CheckpointDigest,
     /// Local folder to load them from.
     pub dir: PathBuf,
+    /// The whole model that an adapter changes; `None` if they are one.
+    pub base: Option<CheckpointDigest>,
+    /// Local folder of the whole model, with configuration, tokenizer and template: the same, or that of the base.
+    pub model_dir: PathBuf,
     /// The input.
     pub input: InputRef,
     /// The optimizer's state beside it: its input and its file. `None`: training begins here.
@@ -34,6 +39,11 @@ pub struct PolicySource {
 }
 
 impl PolicySource {
+    /// Digest of the whole model: its own, or that of an adapter's base.
+    pub fn model_digest(&self) -> &CheckpointDigest {
+        self.base.as_ref().unwrap_or(&self.digest)
+    }
+
     /// Hashes the weights, before anything is computed from them.
     ///
     /// # Errors
@@ -138,7 +148,7 @@ impl RunContext {
         }
         Err(JobError::missing(
             format!("configuration key `{key}` names no model folder, run or checkpoint: {name}"),
-            "give a folder in Hugging Face layout, `run:NAME`, a whole checkpoint digest, `bundled`, or `untrained:SEED`",
+            "give a folder of a model or an adapter, `run:NAME`, a whole checkpoint digest, `bundled`, or `untrained:SEED`",
         ))
     }
 
@@ -147,10 +157,7 @@ impl RunContext {
         dir: &std::path::Path,
         shown: &str,
     ) -> Result<(CheckpointDigest, InputRef), JobError> {
-        // Loading says what is wrong with a folder better than a later stage would.
-        envace_model::Model::load(dir, &envace_model::Device::Cpu)?;
-        envace_model::chat::ChatFormat::load(dir)?;
-        let digest = import_checkpoint(&self.store, dir).await?;
+        let digest = import_model(&self.store, &ModelFolder::open(dir)?).await?;
         let origin = Origin::File { name: shown.to_owned() };
         let input = InputRef { name: CHECKPOINT.to_owned(), digest: digest.0.clone(), n_rows: None, origin };
         Ok((digest, input))
@@ -167,7 +174,12 @@ impl RunContext {
                 Some((InputRef::artifact(OPTIMIZER, manifest, OPTIMIZER)?, path))
             }
         };
-        Ok(PolicySource { digest, dir, input, optimizer })
+        let base = checkpoint_base(&self.store, &digest).await?;
+        let model_dir = match &base {
+            None => dir.clone(),
+            Some(base) => checkpoint_dir(&self.store, base).await?,
+        };
+        Ok(PolicySource { digest, dir, base, model_dir, input, optimizer })
     }
 }
 

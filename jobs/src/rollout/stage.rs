@@ -247,7 +247,7 @@ fn voice(
 ) -> Result<(Voice, Box<dyn Engine>), JobError> {
     let (dir, execution) = (&source.dir, &config.execution);
     let model = Arc::new(Model::load(dir, &Device::Cpu)?);
-    let format = Arc::new(ChatFormat::load(dir)?);
+    let format = Arc::new(ChatFormat::load(&source.model_dir)?);
     let options = EngineOptions {
         max_batch: execution.max_batch,
         kv_bytes: execution.kv_bytes(),

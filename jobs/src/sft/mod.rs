@@ -23,7 +23,7 @@ use crate::rollout::prompt_tools::with_tools_in_prompt;
 use crate::rollout::rehearsal_examples::rehearsal_examples;
 use crate::task::Task;
 use crate::task_order::drawn;
-use crate::update::{schedule, store_trained, trainer_options};
+use crate::update::{add_lora, load_trainer, schedule, store_trained, trainer_options};
 
 pub use sequences::{Demonstration, actor_demonstrations, rehearsal_demonstration};
 
@@ -73,7 +73,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Sft, JobError> {
     ctx.refuse_beside("update").await?;
     let mut inputs = vec![input, source.input.clone()];
     inputs.extend(source.optimizer.iter().map(|(input, _)| input.clone()));
-    let config = json!({
+    let mut config = json!({
         "seed": ctx.config.seed,
         "sft": section("sft", &ctx.config.sft)?,
         "rehearsal": section("rollout.episode.rehearsal", &ctx.config.rollout.episode.rehearsal)?,
@@ -81,6 +81,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Sft, JobError> {
         "thinking": ctx.config.rollout.thinking,
         "tools_in_prompt": ctx.config.rollout.tools_in_prompt,
     });
+    add_lora(&mut config, ctx.config.lora.as_ref())?;
     let fingerprint = Some(envace_model::arithmetic_fingerprint(&Device::Cpu));
     let plan = ctx.plan(&SPEC, step, config, inputs, fingerprint, 1).await?;
     Ok(Sft { plan, source, tasks })
@@ -115,7 +116,7 @@ pub async fn execute(
     let (trainer, rows, seconds) = tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| JobError::Worker { what: "supervised training", source: error })??;
-    store_trained(into, execution, &trainer).await?;
+    store_trained(into, execution, &trainer, &sft.source).await?;
     execution.write(0, &rows).await?;
     let timing = TimingRow { subject: "sft".to_owned(), metric: "wall_secs".to_owned(), value: seconds };
     execution.write(0, &[timing]).await?;
@@ -129,10 +130,9 @@ fn train(
     tasks: &[Arc<Task>],
 ) -> Result<(Trainer, Vec<SftLossRow>, f64), JobError> {
     let sft = &config.sft;
-    let format = ChatFormat::load(&source.dir)?;
+    let format = ChatFormat::load(&source.model_dir)?;
     let options = trainer_options(&sft.adamw, sft.recompute_layers);
-    let state = source.optimizer.as_ref().map(|(_, path)| path.as_path());
-    let mut trainer = Trainer::load(&source.dir, state, options)?;
+    let mut trainer = load_trainer(source, config.lora.as_ref(), config.seed, options)?;
     let limit = match sft.max_sequence_tokens {
         0 => trainer.config().context_length,
         limit => limit.min(trainer.config().context_length),

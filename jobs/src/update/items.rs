@@ -23,6 +23,8 @@ pub struct Item {
     pub sampling_logprobs: Vec<f32>,
     /// Trained generations, as ranges of trained positions.
     pub spans: Vec<Span>,
+    /// The reference's logprob of each trained position, if the role is held to one.
+    pub ref_logprobs: Option<Vec<f32>>,
 }
 
 /// Sequences of the roles to be trained that hold an included generation, in the order of their keys.
@@ -109,6 +111,7 @@ fn item(row: &SequenceRow, generations: &[(&GenerationRow, f64)]) -> Result<Item
         sequence: TrainSequence { token_ids, trained, temperature },
         sampling_logprobs,
         spans,
+        ref_logprobs: None,
     })
 }
 

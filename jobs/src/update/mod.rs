@@ -1,24 +1,26 @@
 //! The `update` stage: trains on advantages and writes the next checkpoint.
 
 pub mod items;
+mod reference;
 mod step;
 
 use envace_grpo::loss::{Aggregation, Clip, KlEstimator, Objective};
 use envace_grpo::schedule::{Schedule, Shape};
 use envace_model::{AdamW, Device, Trainer, TrainerOptions};
-use envace_pipeline::{
-    Artifact, Execution, InputRef, Plan, StageSpec, Store, add_optimizer_state, import_checkpoint,
-};
+use envace_pipeline::{Artifact, Execution, InputRef, Plan, StageSpec, Store, add_optimizer_state};
 use envace_schemas::Table;
 use envace_schemas::tables::{AdvantageRow, GenerationRow, SequenceRow, TimingRow, UpdateRow};
 use serde_json::json;
 
-use crate::config::{self, AdamWConfig, ScheduleConfig, ScheduleKind, UpdateConfig};
-use crate::context::{CHECKPOINT, OPTIMIZER, PolicySource, RunContext, StageOutcome, section};
+use crate::config::{self, AdamWConfig, LoraConfig, ScheduleConfig, ScheduleKind, UpdateConfig};
+use crate::context::{
+    CHECKPOINT, OPTIMIZER, PolicySource, RunContext, StageOutcome, import_trained, new_adapter, section,
+};
 use crate::error::JobError;
 use crate::progress::Progress;
 
 use items::{Item, items_of, minibatches};
+use reference::add_reference;
 
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
@@ -53,7 +55,8 @@ pub async fn plan(
     ];
     inputs.extend(source.optimizer.iter().map(|(input, _)| input.clone()));
     inputs.extend(reference.iter().map(|source| source.input.clone().named("reference_checkpoint")));
-    let config = json!({ "seed": ctx.config.seed, "update": section("update", &ctx.config.update)? });
+    let mut config = json!({ "seed": ctx.config.seed, "update": section("update", &ctx.config.update)? });
+    add_lora(&mut config, ctx.config.lora.as_ref())?;
     let fingerprint = Some(envace_model::arithmetic_fingerprint(&Device::Cpu));
     let plan = ctx.plan(&SPEC, step, config, inputs, fingerprint, 1).await?;
     Ok((plan, source, reference))
@@ -94,7 +97,7 @@ pub async fn execute(
     let generations: Vec<GenerationRow> = rollout.read_all().await?;
     let sequences: Vec<SequenceRow> = rollout.read_all().await?;
     let config = ctx.config.update.clone();
-    let items = items_of(&config.train_roles, &advantages, &generations, &sequences)?;
+    let mut items = items_of(&config.train_roles, &advantages, &generations, &sequences)?;
     if items.is_empty() {
         return Err(JobError::refused(
             format!("step {step} has no generation to train on"),
@@ -105,30 +108,39 @@ pub async fn execute(
             ),
         ));
     }
-    let (seed, source, reference) = (ctx.config.seed, source.clone(), reference.cloned());
-    let work = move || train(&config, seed, step, &items, &source, reference.as_ref());
+    let (seed, lora) = (ctx.config.seed, ctx.config.lora.clone());
+    let (from, reference) = (source.clone(), reference.cloned());
+    let work = move || {
+        let options = trainer_options(&config.adamw, config.recompute_layers);
+        let mut trainer = load_trainer(&from, lora.as_ref(), seed, options)?;
+        if let Some(reference) = &reference {
+            add_reference(&mut items, &config, &mut trainer, &from, reference)?;
+        }
+        train(&config, seed, step, &items, trainer)
+    };
     let (trainer, rows, seconds) = tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| JobError::Worker { what: "the update", source: error })??;
-    store_trained(into, execution, &trainer).await?;
+    store_trained(into, execution, &trainer, source).await?;
     execution.write(0, &rows).await?;
     let timing = TimingRow { subject: "update".to_owned(), metric: "wall_secs".to_owned(), value: seconds };
     execution.write(0, &[timing]).await?;
     Ok(execution.finish_part(0).await?)
 }
 
-/// Stores weights and optimizer state, as the artifacts of part 0.
+/// Stores what was trained from `source` and the optimizer's state, as the artifacts of part 0.
 ///
 /// # Errors
 /// [`JobError`] if they cannot be written.
-pub async fn store_trained(store: &Store, execution: &Execution, trainer: &Trainer) -> Result<(), JobError> {
+pub async fn store_trained(
+    store: &Store,
+    execution: &Execution,
+    trainer: &Trainer,
+    source: &PolicySource,
+) -> Result<(), JobError> {
+    let checkpoint = import_trained(store, trainer, source).await?;
     let dir = tempfile::tempdir()
         .map_err(JobError::file("cannot make a temporary folder", std::env::temp_dir()))?;
-    let weights = dir.path().join("weights");
-    trainer.save(&weights)?;
-    // What the next step could not load, such as a weight that is not finite, is not stored.
-    envace_model::Model::load(&weights, &Device::Cpu)?;
-    let checkpoint = import_checkpoint(store, &weights).await?;
     let state = dir.path().join("state.safetensors");
     trainer.save_state(&state)?;
     let digest = add_optimizer_state(store, &checkpoint, &state).await?;
@@ -142,16 +154,8 @@ fn train(
     seed: u64,
     step: u64,
     items: &[Item],
-    source: &PolicySource,
-    reference: Option<&PolicySource>,
+    mut trainer: Trainer,
 ) -> Result<(Trainer, Vec<UpdateRow>, f64), JobError> {
-    let options = trainer_options(&config.adamw, config.recompute_layers);
-    let state = source.optimizer.as_ref().map(|(_, path)| path.as_path());
-    let mut trainer = Trainer::load(&source.dir, state, options.clone())?;
-    let reference = match reference {
-        None => None,
-        Some(reference) => Some(Trainer::load(&reference.dir, None, options)?),
-    };
     let schedule = schedule(config.learning_rate, &config.schedule);
     let n_minibatches = usize::try_from(config.minibatches).unwrap_or(1);
     let n_tokens: usize = items.iter().map(|item| item.sequence.token_ids.len()).sum();
@@ -167,11 +171,40 @@ fn train(
                 learning_rate: schedule.rate(trainer.step()),
             };
             let context = step::Context { config, objective: objective(config), progress: &progress };
-            rows.extend(step::apply(&mut trainer, reference.as_ref(), batch, &place, &context)?);
+            rows.extend(step::apply(&mut trainer, batch, &place, &context)?);
         }
     }
     rows.sort_by(|a, b| (a.epoch, a.minibatch, &a.role).cmp(&(b.epoch, b.minibatch, &b.role)));
     Ok((trainer, rows, progress.finish()))
+}
+
+/// Loads what is trained: the weights, an adapter, or, where the configuration asks for one and the policy is a whole
+/// model, a new adapter of it.
+///
+/// # Errors
+/// [`JobError::Model`] if it cannot be loaded, or the policy is an adapter of another kind than the configured one.
+pub fn load_trainer(
+    source: &PolicySource,
+    lora: Option<&LoraConfig>,
+    seed: u64,
+    options: TrainerOptions,
+) -> Result<Trainer, JobError> {
+    let options = TrainerOptions { adapter: new_adapter(lora, seed, source), ..options };
+    // A new adapter has no moments: those beside a whole model are of all its weights.
+    let begins = lora.is_some() && source.base.is_none();
+    let state = source.optimizer.as_ref().filter(|_| !begins).map(|(_, path)| path.as_path());
+    Ok(Trainer::load(&source.dir, state, options)?)
+}
+
+/// Adds the section of adapters to the configuration of a stage, if there is one.
+///
+/// # Errors
+/// [`JobError::Json`] if a value has no JSON form.
+pub fn add_lora(config: &mut serde_json::Value, lora: Option<&LoraConfig>) -> Result<(), JobError> {
+    if let Some(lora) = lora {
+        config["lora"] = section("lora", lora)?;
+    }
+    Ok(())
 }
 
 /// The optimizer as the model crate takes it.

@@ -7,7 +7,7 @@ use envace_model::{PolicyLogprobs, TrainSequence, Trainer, micro_batches};
 use envace_schemas::tables::UpdateRow;
 
 use super::items::Item;
-use crate::config::{TrainRole, UpdateConfig};
+use crate::config::UpdateConfig;
 use crate::error::JobError;
 use crate::progress::Progress;
 
@@ -41,24 +41,9 @@ impl RoleSums {
     }
 }
 
-/// The reference's logprobs of each item of a role that is held to it.
-fn reference_logprobs(
-    reference: Option<&Trainer>,
-    items: &[&Item],
-    roles: &[TrainRole],
-) -> Result<Vec<Option<PolicyLogprobs>>, JobError> {
-    let Some(reference) = reference else { return Ok(Vec::new()) };
-    let is_held = |item: &Item| roles.contains(&item.role);
-    let held: Vec<TrainSequence> =
-        items.iter().filter(|item| is_held(item)).map(|item| item.sequence.clone()).collect();
-    let mut logprobs = if held.is_empty() { Vec::new() } else { reference.logprobs(&held)? }.into_iter();
-    Ok(items.iter().map(|item| if is_held(item) { logprobs.next() } else { None }).collect())
-}
-
 /// Trains on one minibatch. The gradient does not depend on the cut into micro-batches but for rounding.
 pub(super) fn apply(
     trainer: &mut Trainer,
-    reference: Option<&Trainer>,
     batch: &[&Item],
     place: &Place,
     context: &Context<'_>,
@@ -73,17 +58,14 @@ pub(super) fn apply(
         let items: Vec<&Item> =
             members.iter().filter_map(|member| batch.get(member.index).copied()).collect();
         let sequences: Vec<TrainSequence> = items.iter().map(|item| item.sequence.clone()).collect();
-        let ref_logprobs = reference_logprobs(reference, &items, &context.config.kl.roles)?;
         let mut failed = None;
         trainer.accumulate(&sequences, &mut |policy: &[PolicyLogprobs]| {
-            let pairs = items.iter().zip(&members).zip(policy).enumerate();
-            let coefficients = pairs.map(|(index, ((item, member), policy))| {
-                let ref_logprobs =
-                    ref_logprobs.get(index).and_then(Option::as_ref).map(|policy| policy.logprobs.as_slice());
+            let pairs = items.iter().zip(&members).zip(policy);
+            let coefficients = pairs.map(|((item, member), policy)| {
                 let tokens = Tokens {
                     policy_logprobs: &policy.logprobs,
                     sampling_logprobs: &item.sampling_logprobs,
-                    ref_logprobs,
+                    ref_logprobs: item.ref_logprobs.as_deref(),
                     entropies: Some(&policy.entropies),
                     spans: &item.spans,
                 };

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use envace_pipeline::{
-    CheckpointDigest, Store, add_optimizer_state, checkpoint_dir, import_checkpoint, optimizer_state_path,
+    Artifact, CheckpointDigest, Store, adapter_base_name, add_optimizer_state, check_artifact,
+    checkpoint_base, checkpoint_dir, import_adapter, import_checkpoint, optimizer_state_path,
 };
 
 use crate::support::{Layer, model_folder, snapshot, stores};
@@ -129,4 +130,66 @@ async fn folders_that_are_no_model_are_refused() {
     let none = CheckpointDigest("0".repeat(64));
     let error = add_optimizer_state(&store, &none, missing).await.unwrap_err();
     assert_eq!(error.to_string(), format!("checkpoint is not in the store: {none}"));
+}
+
+/// An adapter's folder that names its base so.
+fn adapter_folder(base: &str, weights: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!("{{\"base_model_name_or_path\": \"{base}\"}}");
+    for (name, text) in [
+        ("adapter_config.json", config.as_str()),
+        ("adapter_model.safetensors", weights),
+        ("README.md", "no part of it"),
+    ] {
+        fs_err::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+#[tokio::test]
+async fn an_adapter_is_two_files_and_a_base() {
+    let (_folder, stores) = stores();
+    let model = model_folder();
+    let mut digests = Vec::new();
+    for store in &stores {
+        let base = CheckpointDigest("0".repeat(64));
+        let adapter = adapter_folder(&adapter_base_name(&base), "small");
+        let error = import_adapter(store, adapter.path(), &base).await.unwrap_err().to_string();
+        assert_eq!(error, format!("checkpoint is not in the store: {base}"));
+        let base = import_checkpoint(store, model.path()).await.unwrap();
+        let error = import_adapter(store, adapter.path(), &base).await.unwrap_err().to_string();
+        assert!(error.contains("names another base than"), "{error}");
+
+        let adapter = adapter_folder(&adapter_base_name(&base), "small");
+        let digest = import_adapter(store, adapter.path(), &base).await.unwrap();
+        assert_eq!(import_adapter(store, adapter.path(), &base).await.unwrap(), digest);
+        assert_eq!(checkpoint_base(store, &digest).await.unwrap(), Some(base.clone()));
+        assert_eq!(checkpoint_base(store, &base).await.unwrap(), None);
+        let dir = checkpoint_dir(store, &digest).await.unwrap();
+        let found: Vec<String> = files(&dir).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(found[..2], ["adapter_config.json", "adapter_model.safetensors"]);
+        // What the adapter names leads to the base, in the store and in the cache.
+        let weights = dir.join(adapter_base_name(&base)).join("model.safetensors");
+        assert_eq!(fs_err::read_to_string(weights).unwrap(), "weights");
+
+        let chained = adapter_folder(&adapter_base_name(&digest), "small");
+        let error = import_adapter(store, chained.path(), &digest).await.unwrap_err().to_string();
+        assert!(error.contains("is an adapter of another adapter"), "{error}");
+        fs_err::remove_file(adapter.path().join("adapter_model.safetensors")).unwrap();
+        let error = import_adapter(store, adapter.path(), &base).await.unwrap_err().to_string();
+        assert!(error.contains("has no adapter_model.safetensors"), "{error}");
+        digests.push((base, digest));
+    }
+    assert_eq!(digests[0], digests[1]);
+
+    // Without its base an adapter is not whole, and a changed base is found before anything is computed.
+    let (store, (base, digest)) = (&stores[1], &digests[1]);
+    let check = async || check_artifact(store, &Artifact::Checkpoint { digest: digest.clone() }).await;
+    check().await.unwrap();
+    let weights = checkpoint_dir(store, base).await.unwrap().join("model.safetensors");
+    fs_err::write(&weights, "Weights").unwrap();
+    let error = check().await.unwrap_err().to_string();
+    assert!(error.contains("has other bytes") && error.contains(&base.0), "{error}");
+    fs_err::remove_file(&weights).unwrap();
+    checkpoint_dir(store, digest).await.unwrap_err();
 }

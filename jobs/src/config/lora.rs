@@ -1,0 +1,33 @@
+use envace_model::TARGET_MODULES;
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, require};
+
+/// Training of a low-rank adapter in place of the weights. Without this section all weights are trained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LoraConfig {
+    /// Rank of what is added to a matrix. Default: 16.
+    pub rank: usize,
+    /// Its weight, before it is divided by the rank, or by its root. Default: 32.
+    pub alpha: f64,
+    /// Whether the weight is divided by the root of the rank. Default: false.
+    pub rank_stabilized: bool,
+    /// Matrices that are adapted. Default: the seven projections of every layer.
+    pub target_modules: Vec<String>,
+}
+
+impl Default for LoraConfig {
+    fn default() -> Self {
+        let target_modules = TARGET_MODULES.map(str::to_owned).to_vec();
+        Self { rank: 16, alpha: 32.0, rank_stabilized: false, target_modules }
+    }
+}
+
+impl LoraConfig {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        require(self.rank > 0, "lora.rank", "must be at least 1")?;
+        require(self.alpha.is_finite() && self.alpha > 0.0, "lora.alpha", "must be above 0")?;
+        require(!self.target_modules.is_empty(), "lora.target_modules", "must name a module")
+    }
+}
