@@ -213,19 +213,20 @@ fn targets(value: &Value) -> Option<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// As PEFT 0.18 writes it for `LoraConfig(r=8, lora_alpha=32, target_modules=["v_proj", "q_proj"])`.
+    /// As PEFT 0.21.2 writes it for rank 8, alpha 32 and two targets.
     fn written_by_peft() -> Value {
         json!({
             "alora_invocation_tokens": null, "alpha_pattern": {}, "arrow_config": null, "auto_mapping": null,
             "base_model_name_or_path": "base", "bias": "none", "corda_config": null,
             "ensure_weight_tying": false, "eva_config": null, "exclude_modules": null, "fan_in_fan_out": false,
-            "inference_mode": true, "init_lora_weights": true, "layer_replication": null,
+            "inference_mode": true, "init_lora_weights": true, "kasa_config": null, "layer_replication": null,
             "layers_pattern": null, "layers_to_transform": null, "loftq_config": {}, "lora_alpha": 32,
-            "lora_bias": false, "lora_dropout": 0.0, "megatron_config": null, "megatron_core": "megatron.core",
-            "modules_to_save": null, "peft_type": "LORA", "peft_version": "0.18.0", "qalora_group_size": 16,
-            "r": 8, "rank_pattern": {}, "revision": null, "target_modules": ["v_proj", "q_proj"],
-            "target_parameters": null, "task_type": "CAUSAL_LM", "trainable_token_indices": null,
-            "use_dora": false, "use_qalora": false, "use_rslora": false,
+            "lora_bias": false, "lora_dropout": 0.0, "lora_ga_config": null, "megatron_config": null,
+            "megatron_core": "megatron.core", "modules_to_save": null, "monteclora_config": null,
+            "peft_type": "LORA", "peft_version": "0.21.2", "qalora_group_size": 16, "r": 8, "rank_pattern": {},
+            "revision": null, "target_modules": ["v_proj", "q_proj"], "target_parameters": null,
+            "task_type": "CAUSAL_LM", "trainable_token_indices": null, "use_bdlora": null, "use_dora": false,
+            "use_qalora": false, "use_rslora": false, "velora_config": null,
         })
     }
 
