@@ -1,7 +1,7 @@
 //! Attention of the last positions of many sequences, which may have blocks in common.
 
 use super::{HeadKeys, HeadLayout, KvBlock, exp_row};
-use crate::product::{Left, Right, Sizes, block_product, panel_width};
+use crate::product::{Left, Right, Sizes, block_product, panel_width, prefetch};
 
 /// The last position of a sequence.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +49,13 @@ pub fn attend_last<'a>(
     for (row, queries) in rows.iter().zip(queries.chunks_exact_mut(group * head_dim)) {
         queries.copy_from_slice(&row.row[kv_head * group * head_dim..][..group * head_dim]);
     }
-    for run in runs(rows) {
+    // While one block is multiplied, the next one comes from memory.
+    let ask = |elements: &[f32]| prefetch(elements.as_ptr(), elements.len());
+    let mut all = runs(rows).peekable();
+    while let Some(run) = all.next() {
+        if let Some(next) = all.peek() {
+            ask(head(next.block).keys);
+        }
         let width = run.n_positions.next_multiple_of(panel_width());
         let sizes = Sizes { n_rows: run.n_rows * group, depth: head_dim, width };
         let left = Left::rows(&queries[run.first * group * head_dim..], head_dim);
@@ -64,7 +70,11 @@ pub fn attend_last<'a>(
         // Waits here for the end.
         out[0] = 1.0 / sum;
     }
-    for run in runs(rows) {
+    let mut all = runs(rows).peekable();
+    while let Some(run) = all.next() {
+        if let Some(next) = all.peek() {
+            ask(head(next.block).values);
+        }
         let sizes = Sizes { n_rows: run.n_rows * group, depth: run.n_positions, width: value_width };
         let values = &scores[run.first * group * padded + run.index * KvBlock::LEN..];
         let left = Left { values, row_stride: padded, depth_stride: 1 };

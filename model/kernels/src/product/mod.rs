@@ -19,14 +19,19 @@ use rayon::prelude::*;
 
 use crate::aligned::Aligned;
 pub use panels::Panels;
+pub(crate) use tile::prefetch;
 use tile::{DEPTH_BLOCK, LeftBlock, PASS_DEPTH, Pass, Stored, View, tile_rows};
 
 /// Rows of the left factor that one task copies and multiplies at a time.
 const ROW_BLOCK: usize = 144;
 /// Columns of the right factor that are copied at a time.
 const COLUMN_BLOCK: usize = 1024;
-/// From this many rows on, rows and not columns are shared out among the threads.
+/// Up to this many rows, the panels of the right factor are worth asking for ahead, and are best read in the order in
+/// which they lie in memory.
 const MANY_ROWS: usize = 48;
+/// From this many rows on, rows and not columns are shared out among the threads. Fewer are one block of rows, for which
+/// each panel is then read once, by one thread.
+const SPLIT_ROWS: usize = ROW_BLOCK + 1;
 /// Copying the left factor pays from this many columns on.
 const PACK_WIDTH: usize = 128;
 /// Fewer multiply-adds than this are not worth a second thread.
@@ -238,7 +243,7 @@ fn with_copies(
 /// Multiplies with panels that are there.
 fn with_panels<E: Stored>(left: Left<'_>, view: View<'_, E>, sizes: Sizes, is_added: bool, out: &mut [f32]) {
     let Sizes { n_rows, depth, width } = sizes;
-    if n_rows < MANY_ROWS {
+    if n_rows < SPLIT_ROWS {
         let part = |columns: Range<usize>, out: &mut [f32], stride: usize| {
             let skipped = columns.start / panel_width() * view.panel_step;
             let view = View { values: &view.values[skipped..], ..view };

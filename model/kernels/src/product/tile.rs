@@ -271,7 +271,7 @@ impl<E: Stored> Tile<E> {
 
 /// Asks for `n` elements to be brought into the second-level cache; the address need not be valid.
 #[inline(always)]
-fn prefetch<E>(from: *const E, n: usize) {
+pub(crate) fn prefetch<E>(from: *const E, n: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..n * size_of::<E>()).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
