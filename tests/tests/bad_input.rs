@@ -45,6 +45,8 @@ async fn each_is_named_and_leaves_no_output() {
     let weights = fs_err::read(dir.path().join("torn/model.safetensors")).unwrap();
     fs_err::write(dir.path().join("torn/model.safetensors"), &weights[..weights.len() / 2]).unwrap();
     write("torn.toml", &format!("[policy]\ncheckpoint = {:?}\n", path("torn")));
+    write("cache.toml", "[policy]\ncheckpoint = \"bundled\"\n[execution]\nkv_memory = \"20 KiB\"\n");
+    write("size.toml", "[execution]\nkv_memory = \"much\"\n");
     write("beta.toml", "[update.adamw]\nbeta1 = 1.0\n");
     write("twice.toml", "[evaluate]\nsplits = [\"drift\", \"drift\"]\n");
     write("model.toml", &format!("[policy]\ncheckpoint = {:?}\n", path("model")));
@@ -69,6 +71,12 @@ async fn each_is_named_and_leaves_no_output() {
         ("no task set", rollout("other_set.toml"), &["task set", "nothing"]),
         ("no model", rollout("nowhere.toml"), &["policy.checkpoint", "no/such/model"]),
         ("torn weights", rollout("torn.toml"), &["torn/model.safetensors"]),
+        (
+            "a cache too small for one sequence",
+            rollout("cache.toml"),
+            &["keys and values", "more than the limit"],
+        ),
+        ("no size", rollout("size.toml"), &["execution.kv_memory", "GiB"]),
         ("beta of one", rollout("beta.toml"), &["update.adamw", "beta1"]),
         ("a split twice", rollout("twice.toml"), &["evaluate.splits"]),
         (
