@@ -32,6 +32,17 @@ pub enum ModelError {
         #[source]
         source: std::io::Error,
     },
+    /// There is no room for the scratch file of the optimizer, or it cannot be made.
+    #[error("cannot set aside {n_bytes} bytes in `{}`", .folder.display())]
+    Scratch {
+        /// Where the file was to be.
+        folder: PathBuf,
+        /// Its size.
+        n_bytes: u64,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
     /// A file is not what its name says: broken JSON, a truncated or corrupt tensor file, an unknown template syntax.
     #[error("`{}` is not a valid {kind} file", .path.display())]
     Malformed {
@@ -187,6 +198,11 @@ impl ModelError {
                 Some("the file may be cut off or a Git LFS pointer: download it again".into())
             }
             Self::NotFinite { .. } => Some("the checkpoint is damaged: go back to an earlier one".into()),
+            Self::Scratch { .. } => Some(
+                "make room there, name a folder on another disk (`execution.scratch_folder`), or keep the optimizer's \
+                 state in memory (`execution.optimizer_state = \"memory\"`)"
+                    .into(),
+            ),
             Self::ContextOverflow { .. } => {
                 Some("shorten the prompt or lower the limit of new tokens".into())
             }

@@ -8,7 +8,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::checkpoint::{WEIGHTS_FILE, sync_folder, write_synced};
 use crate::config::{CONFIG_FILE, ModelConfig};
 use crate::error::ModelError;
-use crate::weights::{OutputTensor, StoredDtype, parameters, write_safetensors};
+use crate::weights::{OutputTensor, Source, StoredDtype, parameters, write_safetensors};
 
 /// Standard deviation of the initial weights.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -45,10 +45,10 @@ pub fn random(config: &ModelConfig, dir: &Path, seed: [u8; 32], scale: InitScale
         })
         .collect();
     let tensors = parameters.iter().zip(&values).flat_map(|(parameter, values)| {
-        parameter
-            .pieces
-            .iter()
-            .map(move |piece| (piece.name.clone(), OutputTensor { parameter, piece, values, dtype }))
+        parameter.pieces.iter().map(move |piece| {
+            let values: Source<'_> = Box::new(|| Ok(values.into()));
+            (piece.name.clone(), OutputTensor { parameter, piece, values, dtype })
+        })
     });
     write_safetensors(&dir.join(WEIGHTS_FILE), tensors, ("format", "pt".into()))?;
     let mut text = serde_json::to_string_pretty(&config.source)

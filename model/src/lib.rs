@@ -15,6 +15,7 @@ mod fingerprint;
 pub mod init;
 mod lora;
 mod ops;
+mod positioned;
 mod train;
 mod transformer;
 mod weights;
@@ -29,3 +30,4 @@ pub use train::{
     AdamW, ApplyReport, Member, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions, micro_batches,
 };
 pub use transformer::{KvCache, Model, Piece};
+pub use weights::check_weights;

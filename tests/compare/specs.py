@@ -21,7 +21,7 @@ FULL = {
     },
     "update": {"n_sequences": 32, "n_tokens": 512, "recompute": False},
     "update-rollout": {"n_tasks": 8, "group_size": 4},
-    "update-long": {"n_sequences": 1, "n_tokens": 4096, "recompute": True},
+    "update-long": {"n_sequences": 1, "n_tokens": 4096, "recompute": True, "on_disk": True},
 }  # fmt: skip
 
 # Of the check that the scripts work.
@@ -35,7 +35,7 @@ SMOKE = {
     },
     "update": {"n_sequences": 4, "n_tokens": 32, "recompute": False},
     "update-rollout": {"n_tasks": 2, "group_size": 2},
-    "update-long": {"n_sequences": 1, "n_tokens": 128, "recompute": True},
+    "update-long": {"n_sequences": 1, "n_tokens": 128, "recompute": True, "on_disk": True},
 }  # fmt: skip
 
 MICRO_BATCH_TOKENS = 4096
@@ -103,22 +103,24 @@ def episode(generator, vocab, cache, n_tasks, n_samples, n_turns, n_actor, n_res
     }
 
 
-def update(sequences, recompute):
+def update(sequences, recompute, on_disk=False):
     return {
         "sequences": sequences,
         "micro_batch_tokens": MICRO_BATCH_TOKENS,
         "learning_rate": LEARNING_RATE,
         "recompute": recompute,
+        # Gradients and moments in a file: of envace alone, the peer has no such thing.
+        "on_disk": on_disk,
     }
 
 
-def whole_sequences(generator, vocab, n_sequences, n_tokens, recompute):
+def whole_sequences(generator, vocab, n_sequences, n_tokens, recompute, on_disk=False):
     """Sequences of which all but the first token is trained."""
     sequences = [
         {"token_ids": draw(generator, n_tokens, vocab), "trained": list(range(1, n_tokens))}
         for _ in range(n_sequences)
     ]
-    return update(sequences, recompute)
+    return update(sequences, recompute, on_disk)
 
 
 def call(jobs, store, *arguments):

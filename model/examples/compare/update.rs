@@ -14,6 +14,9 @@ struct UpdateSpec {
     micro_batch_tokens: usize,
     learning_rate: f64,
     recompute: bool,
+    /// Gradients and moments in a file beside the specification, not in memory.
+    #[serde(default)]
+    on_disk: bool,
 }
 
 #[derive(Deserialize)]
@@ -41,7 +44,13 @@ pub(super) fn update(arguments: &Arguments) -> Measured {
     let n_trained: usize = sequences.iter().map(|sequence| sequence.trained.len()).sum();
     let n_tokens: usize = sequences.iter().map(|sequence| sequence.token_ids.len()).sum();
     let adamw = AdamW { weight_decay: 0.01, ..AdamW::default() };
-    let options = TrainerOptions { recompute_layers: spec.recompute, adamw, ..TrainerOptions::default() };
+    let folder = arguments.spec.as_ref().and_then(|spec| spec.parent());
+    let options = TrainerOptions {
+        recompute_layers: spec.recompute,
+        scratch: folder.filter(|_| spec.on_disk).map(Into::into),
+        adamw,
+        ..TrainerOptions::default()
+    };
     let mut trainer = Trainer::load(&arguments.model, None, options).unwrap();
     let mut out = Measured::new(0.0, n_tokens);
     for round in 0..if arguments.is_once { 1 } else { 2 } {

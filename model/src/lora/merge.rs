@@ -4,7 +4,7 @@ use super::{Adapter, ModelFolder};
 use crate::checkpoint::{WEIGHTS_FILE, copy_companions, sync_folder};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
-use crate::weights::{LoadedParameter, OutputTensor, load_each, write_safetensors};
+use crate::weights::{LoadedParameter, OutputTensor, Source, load_each, write_safetensors};
 
 /// Writes a whole model folder of an adapter and its base: weights in the base's formats, and the base's
 /// configuration, tokenizer and templates. The whole model is in memory meanwhile, as `f32`.
@@ -36,8 +36,10 @@ pub fn merge_adapter(dir: &Path, to: &Path) -> Result<(), ModelError> {
     fs_err::create_dir_all(to).map_err(|source| ModelError::Write { path: to.into(), source })?;
     let tensors = all.iter().flat_map(|loaded| {
         let LoadedParameter { parameter, dtype, values } = loaded;
-        let tensor = |piece| OutputTensor { parameter, piece, values, dtype: *dtype };
-        parameter.pieces.iter().map(move |piece| (piece.name.clone(), tensor(piece)))
+        parameter.pieces.iter().map(move |piece| {
+            let values: Source<'_> = Box::new(|| Ok(values.into()));
+            (piece.name.clone(), OutputTensor { parameter, piece, values, dtype: *dtype })
+        })
     });
     write_safetensors(&to.join(WEIGHTS_FILE), tensors, ("format", "pt".into()))?;
     copy_companions(&base, to)?;

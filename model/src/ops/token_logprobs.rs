@@ -56,6 +56,11 @@ fn composed(hidden: &Tensor, weight: &Tensor, targets: &Targets) -> Result<Tenso
 /// Logits up to this many are kept for the backward pass.
 const MOST_KEPT: usize = 1 << 25;
 
+/// Of how many rows the logits exist at a time: of all, where these are few enough to be kept.
+pub(crate) fn logits_rows(n_rows: usize, width: usize, chunk_rows: usize) -> usize {
+    if n_rows.saturating_mul(width) <= MOST_KEPT { n_rows } else { chunk_rows.clamp(1, n_rows) }
+}
+
 /// The logits of all rows between forward and backward pass, where they are few enough; else nothing.
 #[derive(Debug, Default)]
 pub(crate) struct KeptLogits(Vec<f32>);
@@ -142,8 +147,7 @@ impl KeptLogits {
         if self.0.len() == n_rows * width {
             return f(0, &mut self.0);
         }
-        let is_small = n_rows * width <= MOST_KEPT;
-        let chunk_rows = if is_small { n_rows } else { targets.chunk_rows.clamp(1, n_rows) };
+        let chunk_rows = logits_rows(n_rows, width, targets.chunk_rows);
         self.0.resize(chunk_rows * width, 0.0);
         for first in (0..n_rows).step_by(chunk_rows) {
             let n_rows = chunk_rows.min(n_rows - first);

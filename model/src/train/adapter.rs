@@ -4,14 +4,15 @@ use std::path::Path;
 
 use envace_kernels::{Left, Right, Sizes, product};
 
+use super::kept::Place;
 use super::trained::Trained;
 use crate::error::ModelError;
 use crate::lora::{ADAPTER_WEIGHTS_FILE, Adapter, AdapterConfig, Factors, Module, add_low_rank};
-use crate::weights::{Kind, OutputTensor, Parameter, WeightFiles, write_safetensors};
+use crate::weights::{Kind, OutputTensor, Parameter, Source, WeightFiles, write_safetensors};
 
 /// The factors, and the base they change.
 ///
-/// The base stays in its mapped files: only after a step are the adapted matrices read again.
+/// The base stays in its files: only after a step are the adapted matrices read again.
 pub(super) struct TrainedAdapter {
     config: AdapterConfig,
     modules: Vec<Module>,
@@ -33,7 +34,8 @@ impl TrainedAdapter {
     /// Starts from loaded values; `base` is the folder of the model.
     pub(super) fn new(adapter: Adapter, base: &Path) -> Result<Self, ModelError> {
         let Adapter { config, modules, factors, .. } = adapter;
-        let factors = factors.into_iter().map(Trained::new).collect();
+        let mut place = Place::new(None);
+        let factors = factors.into_iter().map(|factor| Trained::new(factor, &mut place)).collect();
         Ok(Self { config, modules, factors, base: WeightFiles::open_model(base)? })
     }
 
@@ -118,7 +120,8 @@ impl TrainedAdapter {
     /// Writes the adapter's two files into a folder.
     pub(super) fn save(&self, dir: &Path) -> Result<(), ModelError> {
         let tensors = self.factors.iter().map(|trained| {
-            let (parameter, values, dtype) = (&trained.parameter, trained.master.as_slice(), trained.dtype);
+            let (parameter, dtype) = (&trained.parameter, trained.dtype);
+            let values: Source<'_> = Box::new(|| Ok(trained.weights().into()));
             let piece = &parameter.pieces[0];
             (piece.name.clone(), OutputTensor { parameter, piece, values, dtype })
         });

@@ -115,11 +115,13 @@ impl Composed {
         }
         let gradient = host(&gradient)?;
         if let Some(embedding) = parameters.get_mut(Kind::Embedding).filter(|trained| !trained.is_frozen()) {
+            embedding.fetch_gradient()?;
             let width = embedding.parameter.shape[1];
             for (&token, row) in packed.tokens.iter().zip(gradient.chunks_exact(width)) {
                 let target = &mut embedding.gradient[token as usize * width..][..width];
                 target.iter_mut().zip(row).for_each(|(target, value)| *target += value);
             }
+            embedding.store_gradient()?;
         }
         Ok(())
     }
@@ -181,7 +183,9 @@ impl Composed {
                     adapter.add_full_gradient(kind, &take()?, stride);
                 }
             } else if let Some(trained) = parameters.get_mut(kind) {
+                trained.fetch_gradient()?;
                 trained.gradient.iter_mut().zip(take()?).for_each(|(target, value)| *target += value);
+                trained.store_gradient()?;
             }
         }
         Ok(())

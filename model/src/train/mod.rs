@@ -3,9 +3,11 @@
 mod adapter;
 mod composed;
 mod fused;
+mod kept;
 mod optimizer;
 mod packing;
 mod save;
+mod scratch;
 mod state;
 mod trained;
 mod trainer;

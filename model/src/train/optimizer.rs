@@ -1,6 +1,7 @@
 //! AdamW on the master values.
 
 use super::trained::{Parameters, Trained};
+use crate::error::ModelError;
 use envace_kernels::{AdamWStep, adamw_step};
 
 /// Settings of AdamW.
@@ -37,8 +38,9 @@ pub struct ApplyReport {
 }
 
 /// Norm over all parameters, in their order.
-pub(super) fn gradient_norm(parameters: &Parameters) -> f64 {
-    parameters.iter().map(Trained::gradient_square).sum::<f64>().sqrt()
+pub(super) fn gradient_norm(parameters: &mut Parameters) -> Result<f64, ModelError> {
+    let squares = parameters.iter_mut().map(Trained::gradient_square);
+    Ok(squares.sum::<Result<f64, _>>()?.sqrt())
 }
 
 /// Makes step number `step`, counted from 1, with the gradient scaled by `gradient_scale`.
@@ -48,7 +50,7 @@ pub(super) fn step(
     step: u64,
     learning_rate: f64,
     gradient_scale: f64,
-) {
+) -> Result<(), ModelError> {
     let AdamW { beta1, beta2, eps, weight_decay } = settings;
     let correction = |beta: f64| 1.0 - beta.powf(step as f64);
     for trained in parameters.iter_mut() {
@@ -62,8 +64,9 @@ pub(super) fn step(
             inverse_root: (1.0 / correction(beta2).sqrt()) as f32,
             gradient_scale: gradient_scale as f32,
         };
-        trained
-            .update(|master, gradient, first, second| adamw_step(arguments, master, gradient, first, second));
-        trained.publish();
+        trained.update(|master, gradient, first, second| {
+            adamw_step(arguments, master, gradient, first, second)
+        })?;
     }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::trainer::Trainer;
 use crate::checkpoint::sync_folder;
 use crate::error::ModelError;
-use crate::weights::{OutputTensor, StoredDtype, WeightFiles, write_safetensors};
+use crate::weights::{OutputTensor, Source, StoredDtype, WeightFiles, write_safetensors};
 
 const MASTER: &str = "master.";
 const FIRST_MOMENT: &str = "first_moment.";
@@ -20,24 +20,26 @@ impl Trainer {
     /// stopped. The file's bytes depend on the content alone.
     ///
     /// # Errors
-    /// [`ModelError::Write`] on the file.
+    /// [`ModelError::Write`] on the file; [`ModelError::Read`] on the scratch file.
     pub fn save_state(&self, path: &Path) -> Result<(), ModelError> {
         if let Some(folder) = path.parent() {
             fs_err::create_dir_all(folder)
                 .map_err(|source| ModelError::Write { path: folder.into(), source })?;
         }
+        self.check_whole()?;
         let tensors = self.parameters.iter().flat_map(|trained| {
             trained.parameter.pieces.iter().flat_map(move |piece| {
                 let parameter = &trained.parameter;
-                let tensor = move |prefix: &str, values| {
-                    let dtype = StoredDtype::F32;
-                    (format!("{prefix}{}", piece.name), OutputTensor { parameter, piece, values, dtype })
-                };
-                [
-                    tensor(MASTER, trained.master.as_slice()),
-                    tensor(FIRST_MOMENT, &trained.first_moment),
-                    tensor(SECOND_MOMENT, &trained.second_moment),
-                ]
+                let [first, second] = trained.moments();
+                let sources: [(&str, Source<'_>); 3] = [
+                    (MASTER, Box::new(|| trained.master())),
+                    (FIRST_MOMENT, Box::new(|| first.read())),
+                    (SECOND_MOMENT, Box::new(|| second.read())),
+                ];
+                sources.map(|(prefix, values)| {
+                    let tensor = OutputTensor { parameter, piece, values, dtype: StoredDtype::F32 };
+                    (format!("{prefix}{}", piece.name), tensor)
+                })
             })
         });
         write_safetensors(path, tensors, (STEP, self.step.to_string()))?;
@@ -57,16 +59,18 @@ impl Trainer {
             let master = trained.parameter.read(&files, MASTER)?;
             let is_same =
                 |(master, weight): (&f32, &f32)| trained.dtype.round(*master).to_bits() == weight.to_bits();
-            if !master.iter().zip(&trained.master).all(is_same) {
+            if !master.iter().zip(trained.weights()).all(is_same) {
                 return Err(ModelError::invalid(format!(
                     "the optimizer's state does not belong to the weights: `{}` differs in `{}`",
                     trained.parameter.pieces[0].name,
                     path.display()
                 )));
             }
-            trained.first_moment = trained.parameter.read(&files, FIRST_MOMENT)?;
-            trained.second_moment = trained.parameter.read(&files, SECOND_MOMENT)?;
-            trained.master = master;
+            trained.set_master(master)?;
+            for (index, prefix) in [FIRST_MOMENT, SECOND_MOMENT].into_iter().enumerate() {
+                let values = trained.parameter.read(&files, prefix)?;
+                trained.moments_mut()[index].write(values)?;
+            }
         }
         Ok(())
     }

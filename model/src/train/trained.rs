@@ -1,44 +1,73 @@
 //! Parameters under training.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use envace_kernels::sum_of_squares;
 use rayon::prelude::*;
 
 use super::adapter::TrainedAdapter;
+use super::kept::{Block, Kept, Place, memory_blocks, zero_blocks};
 use crate::error::ModelError;
 use crate::weights::{Kind, LoadedParameter, Parameter, StoredDtype};
 
-/// Elements that one task handles; sums are taken by such blocks, in order.
+/// Elements whose squares are summed at a time; sums are taken by such blocks, in order.
 const BLOCK: usize = 1 << 14;
+/// Elements that one task of an update handles, and that are read from the scratch file at a time.
+const PART: usize = 1 << 16;
 
-/// Master values, gradient and moments of one parameter.
+/// Weights, master values, gradient and moments of one parameter.
 pub(super) struct Trained {
     pub(super) parameter: Parameter,
     /// The format of the checkpoint.
     pub(super) dtype: StoredDtype,
-    pub(super) master: Vec<f32>,
-    /// The master values rounded to the checkpoint's format; empty where that is `f32`.
-    rounded: Vec<f32>,
+    /// What the forward pass reads: the master values rounded to `dtype`.
+    weights: Vec<f32>,
+    /// The master values, once they are not the weights: never where `dtype` is `f32`.
+    master: Option<Kept>,
+    /// The gradient where passes add to it; empty while it is not in memory.
     pub(super) gradient: Vec<f32>,
-    pub(super) first_moment: Vec<f32>,
-    pub(super) second_moment: Vec<f32>,
+    gradient_home: Home,
+    first_moment: Kept,
+    second_moment: Kept,
+    /// Room for master values in the scratch file, until it is used.
+    master_room: Option<Kept>,
+}
+
+/// Where a gradient is between passes.
+enum Home {
+    /// In memory.
+    Here,
+    /// In the file, which holds it if `is_written`; else it is zero.
+    File { range: Kept, is_written: bool },
+    /// There is none: the values are not trained.
+    Nowhere,
 }
 
 impl Trained {
+    /// Elements of a scratch file that a parameter needs.
+    pub(super) fn scratch_len(loaded: &LoadedParameter) -> u64 {
+        let n_copies = if loaded.dtype == StoredDtype::F32 { 3 } else { 4 };
+        n_copies * loaded.values.len() as u64
+    }
+
     /// Starts from loaded values, with moments of zero.
-    pub(super) fn new(loaded: LoadedParameter) -> Self {
+    pub(super) fn new(loaded: LoadedParameter, place: &mut Place) -> Self {
         let LoadedParameter { parameter, dtype, values } = loaded;
-        let zeros = || vec![0.0; values.len()];
-        let rounded = if dtype == StoredDtype::F32 { Vec::new() } else { values.clone() };
+        let len = values.len();
+        let is_file = place.is_file();
+        let gradient_home =
+            if is_file { Home::File { range: place.take(len), is_written: false } } else { Home::Here };
         Self {
             parameter,
             dtype,
-            rounded,
-            gradient: zeros(),
-            first_moment: zeros(),
-            second_moment: zeros(),
-            master: values,
+            master: None,
+            gradient: if is_file { Vec::new() } else { vec![0.0; len] },
+            gradient_home,
+            first_moment: place.take(len),
+            second_moment: place.take(len),
+            master_room: (is_file && dtype != StoredDtype::F32).then(|| place.take(len)),
+            weights: values,
         }
     }
 
@@ -48,52 +77,146 @@ impl Trained {
         Self {
             parameter,
             dtype: StoredDtype::F32,
-            master: values,
-            rounded: Vec::new(),
+            weights: values,
+            master: None,
             gradient: Vec::new(),
-            first_moment: Vec::new(),
-            second_moment: Vec::new(),
+            gradient_home: Home::Nowhere,
+            first_moment: Kept::Memory(Vec::new()),
+            second_moment: Kept::Memory(Vec::new()),
+            master_room: None,
         }
     }
 
     /// Whether the values are not trained.
     pub(super) fn is_frozen(&self) -> bool {
-        self.gradient.is_empty()
+        matches!(self.gradient_home, Home::Nowhere)
     }
 
     /// What the forward pass reads: the values that the checkpoint will hold.
     pub(super) fn weights(&self) -> &[f32] {
-        if self.rounded.is_empty() { &self.master } else { &self.rounded }
+        &self.weights
+    }
+
+    /// The values that the optimizer steps.
+    pub(super) fn master(&self) -> Result<Cow<'_, [f32]>, ModelError> {
+        self.master.as_ref().map_or_else(|| Ok(self.weights().into()), Kept::read)
+    }
+
+    /// First and second moment.
+    pub(super) fn moments(&self) -> [&Kept; 2] {
+        [&self.first_moment, &self.second_moment]
+    }
+
+    /// First and second moment, to be replaced.
+    pub(super) fn moments_mut(&mut self) -> [&mut Kept; 2] {
+        [&mut self.first_moment, &mut self.second_moment]
+    }
+
+    /// Takes over master values, which must round to the weights.
+    pub(super) fn set_master(&mut self, values: Vec<f32>) -> Result<(), ModelError> {
+        if self.dtype == StoredDtype::F32 {
+            return Ok(());
+        }
+        let room = self.master.take().or_else(|| self.master_room.take());
+        let mut kept = room.unwrap_or_else(|| Kept::Memory(Vec::new()));
+        kept.write(values)?;
+        self.master = Some(kept);
+        Ok(())
+    }
+
+    /// Brings the gradient into memory, where passes add to it.
+    pub(super) fn fetch_gradient(&mut self) -> Result<(), ModelError> {
+        if let (Home::File { range, is_written }, true) = (&self.gradient_home, self.gradient.is_empty()) {
+            let zeros = || vec![0.0; self.weights.len()];
+            self.gradient = if *is_written { range.read()?.into_owned() } else { zeros() };
+        }
+        Ok(())
+    }
+
+    /// Takes the gradient out of memory, if it is not kept there.
+    pub(super) fn store_gradient(&mut self) -> Result<(), ModelError> {
+        if let (Home::File { range, is_written }, false) = (&mut self.gradient_home, self.gradient.is_empty())
+        {
+            range.write(std::mem::take(&mut self.gradient))?;
+            *is_written = true;
+        }
+        Ok(())
+    }
+
+    /// The gradient, wherever it is.
+    pub(super) fn read_gradient(&self) -> Result<Cow<'_, [f32]>, ModelError> {
+        match &self.gradient_home {
+            Home::File { range, is_written: true } if self.gradient.is_empty() => range.read(),
+            Home::File { .. } if self.gradient.is_empty() => Ok(vec![0.0; self.weights.len()].into()),
+            _ => Ok(self.gradient.as_slice().into()),
+        }
     }
 
     /// Sum of the squared gradient, by blocks in order.
-    pub(super) fn gradient_square(&self) -> f64 {
-        let blocks: Vec<f64> = self.gradient.par_chunks(BLOCK).map(sum_of_squares).collect();
-        blocks.iter().sum()
+    pub(super) fn gradient_square(&mut self) -> Result<f64, ModelError> {
+        let parts = self.gradient_home.blocks(&mut self.gradient, self.weights.len());
+        let sums = parts.into_par_iter().map_init(Vec::new, |buffer, part| {
+            let part = part.open(buffer)?;
+            Ok(part.values.chunks(BLOCK).map(|block| sum_of_squares(block)).collect())
+        });
+        let sums: Vec<Vec<f64>> = sums.collect::<Result<_, ModelError>>()?;
+        Ok(sums.iter().flatten().sum())
     }
 
     /// Forgets the gradient.
     pub(super) fn clear_gradient(&mut self) {
-        self.gradient.fill(0.0);
+        match &mut self.gradient_home {
+            Home::Here | Home::Nowhere => self.gradient.fill(0.0),
+            Home::File { is_written, .. } => {
+                self.gradient = Vec::new();
+                *is_written = false;
+            }
+        }
     }
 
-    /// Rounds the master values to the checkpoint's format, for the next forward pass.
-    pub(super) fn publish(&mut self) {
+    /// Calls `f` with parts of master, gradient and moments, in parallel, and rounds the master values to the
+    /// checkpoint's format for the next forward pass.
+    pub(super) fn update(
+        &mut self,
+        f: impl Fn(&mut [f32], &[f32], &mut [f32], &mut [f32]) + Sync,
+    ) -> Result<(), ModelError> {
         let dtype = self.dtype;
-        let blocks = self.rounded.par_chunks_mut(BLOCK).zip(self.master.par_chunks(BLOCK));
-        blocks.for_each(|(rounded, master)| {
-            rounded.iter_mut().zip(master).for_each(|(rounded, value)| *rounded = dtype.round(*value));
-        });
+        if dtype != StoredDtype::F32 && self.master.is_none() {
+            let values = self.weights.clone();
+            self.set_master(values)?;
+        }
+        let gradient = self.gradient_home.blocks(&mut self.gradient, self.weights.len());
+        let (masters, mut weights): (_, Vec<Option<&mut [f32]>>) = match &mut self.master {
+            Some(master) => (master.blocks(PART), self.weights.chunks_mut(PART).map(Some).collect()),
+            None => (memory_blocks(&mut self.weights, PART), Vec::new()),
+        };
+        weights.resize_with(masters.len(), || None);
+        let (first, second) = (self.first_moment.blocks(PART), self.second_moment.blocks(PART));
+        (masters, weights, gradient, first, second).into_par_iter().try_for_each_init(
+            <[Vec<f32>; 4]>::default,
+            |[a, b, c, d], (master, weights, gradient, first, second)| {
+                let (master, gradient) = (master.open(a)?, gradient.open(b)?);
+                let (first, second) = (first.open(c)?, second.open(d)?);
+                f(master.values, gradient.values, first.values, second.values);
+                if let Some(weights) = weights {
+                    weights.iter_mut().zip(&*master.values).for_each(|(w, value)| *w = dtype.round(*value));
+                }
+                master.save()?;
+                first.save()?;
+                second.save()
+            },
+        )
     }
+}
 
-    /// Calls `f` with blocks of master, gradient and moments, in parallel.
-    pub(super) fn update(&mut self, f: impl Fn(&mut [f32], &[f32], &mut [f32], &mut [f32]) + Sync) {
-        self.master
-            .par_chunks_mut(BLOCK)
-            .zip(self.gradient.par_chunks(BLOCK))
-            .zip(self.first_moment.par_chunks_mut(BLOCK))
-            .zip(self.second_moment.par_chunks_mut(BLOCK))
-            .for_each(|(((master, gradient), first), second)| f(master, gradient, first, second));
+impl Home {
+    /// The gradient in parts; `values` is what is in memory of its `len` elements: all or nothing.
+    fn blocks<'a>(&'a mut self, values: &'a mut [f32], len: usize) -> Vec<Block<'a>> {
+        match self {
+            Self::File { range, is_written: true } if values.is_empty() => range.blocks(PART),
+            Self::File { .. } if values.is_empty() => zero_blocks(len, PART),
+            _ => memory_blocks(values, PART),
+        }
     }
 }
 
@@ -127,6 +250,16 @@ impl Parameters {
         Some((first, second))
     }
 
+    /// Brings gradients into memory, where passes add to them.
+    pub(super) fn fetch_gradients(&mut self, is_meant: impl Fn(Kind) -> bool) -> Result<(), ModelError> {
+        self.all.iter_mut().filter(|t| is_meant(t.parameter.kind)).try_for_each(Trained::fetch_gradient)
+    }
+
+    /// Takes gradients out of memory, if they are not kept there.
+    pub(super) fn store_gradients(&mut self, is_meant: impl Fn(Kind) -> bool) -> Result<(), ModelError> {
+        self.all.iter_mut().filter(|t| is_meant(t.parameter.kind)).try_for_each(Trained::store_gradient)
+    }
+
     /// What is trained.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Trained> {
         self.adapter.as_ref().map_or(&self.all, |adapter| &adapter.factors).iter()
@@ -146,7 +279,7 @@ impl Parameters {
     pub(super) fn merge(&mut self, is_adapted: bool) -> Result<(), ModelError> {
         let Some(adapter) = &self.adapter else { return Ok(()) };
         for trained in self.all.iter_mut().filter(|trained| adapter.changes(trained.parameter.kind)) {
-            trained.master = adapter.weights(&trained.parameter, is_adapted)?;
+            trained.weights = adapter.weights(&trained.parameter, is_adapted)?;
         }
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! Reading safetensors files, single or sharded.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
@@ -9,6 +11,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
 use crate::error::ModelError;
+use crate::positioned::read_at;
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -70,16 +73,83 @@ impl StoredDtype {
     }
 }
 
-/// The bytes of one tensor in a mapped file, checked for shape and format.
+/// Bytes that are read at a time where not the whole of a tensor is needed at once; a multiple of any element.
+const PART_BYTES: usize = 1 << 20;
+
+/// The place of one tensor in a file, checked for shape and format.
 #[derive(Clone, Copy)]
 pub(crate) struct StoredTensor<'a> {
-    pub(crate) bytes: &'a [u8],
+    path: &'a Path,
+    file: &'a File,
+    bytes: &'a Range<usize>,
     pub(crate) dtype: StoredDtype,
 }
 
 impl StoredTensor<'_> {
+    /// Calls `f` with the index and the value of each element, holding few of them in memory.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(usize, f32)) -> Result<(), ModelError> {
+        let mut first = 0;
+        self.for_each_part(|bytes| {
+            let part = TensorBytes { bytes, dtype: self.dtype };
+            let n = bytes.len() / self.dtype.size();
+            part.for_each(0..n, |i, value| f(first + i, value));
+            first += n;
+        })
+    }
+
+    /// Calls `f` with the bytes, part by part.
+    fn for_each_part(&self, mut f: impl FnMut(&[u8])) -> Result<(), ModelError> {
+        let mut part = vec![0; PART_BYTES.min(self.bytes.len())];
+        for start in self.bytes.clone().step_by(PART_BYTES) {
+            let part = &mut part[..PART_BYTES.min(self.bytes.end - start)];
+            self.read(start, part)?;
+            f(part);
+        }
+        Ok(())
+    }
+
+    /// All bytes of the tensor.
+    pub(crate) fn read_all(&self) -> Result<Vec<u8>, ModelError> {
+        let mut bytes = vec![0; self.bytes.len()];
+        self.read(self.bytes.start, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Whether the other tensor has the same bytes.
+    pub(crate) fn is_same(&self, other: &StoredTensor<'_>) -> Result<bool, ModelError> {
+        if self.bytes.len() != other.bytes.len() {
+            return Ok(false);
+        }
+        let (mut is_same, mut start) = (true, other.bytes.start);
+        let mut theirs = vec![0; PART_BYTES.min(other.bytes.len())];
+        let mut failed = None;
+        self.for_each_part(|ours| {
+            let theirs = &mut theirs[..ours.len()];
+            if let Err(error) = other.read(start, theirs) {
+                failed.get_or_insert(error);
+            }
+            is_same &= ours == theirs;
+            start += ours.len();
+        })?;
+        failed.map_or(Ok(is_same), Err)
+    }
+
+    fn read(&self, start: usize, bytes: &mut [u8]) -> Result<(), ModelError> {
+        read_at(self.file, bytes, start as u64)
+            .map_err(|source| ModelError::Read { path: self.path.into(), source })
+    }
+}
+
+/// Bytes of a tensor in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct TensorBytes<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) dtype: StoredDtype,
+}
+
+impl TensorBytes<'_> {
     /// Calls `f` with the index within `range` and the value of each element of the range.
-    pub(crate) fn for_each(&self, range: std::ops::Range<usize>, mut f: impl FnMut(usize, f32)) {
+    pub(crate) fn for_each(&self, range: Range<usize>, mut f: impl FnMut(usize, f32)) {
         let size = self.dtype.size();
         let bytes = &self.bytes[range.start * size..range.end * size];
         for (i, element) in bytes.chunks_exact(size).enumerate() {
@@ -88,9 +158,9 @@ impl StoredTensor<'_> {
     }
 }
 
-/// The mapped weight files of a folder.
+/// The weight files of a folder.
 pub(crate) struct WeightFiles {
-    files: Vec<(PathBuf, Mmap)>,
+    files: Vec<(PathBuf, File)>,
     /// What is named where a tensor is missing.
     main_path: PathBuf,
     tensors: BTreeMap<String, Entry>,
@@ -101,7 +171,7 @@ struct Entry {
     file: usize,
     dtype: Dtype,
     shape: Vec<usize>,
-    bytes: std::ops::Range<usize>,
+    bytes: Range<usize>,
 }
 
 impl WeightFiles {
@@ -150,9 +220,9 @@ impl WeightFiles {
         for (index, path) in paths.iter().enumerate() {
             let read_error = |source| ModelError::Read { path: path.clone(), source };
             let file = fs_err::File::open(path).map_err(read_error)?;
-            // SAFETY: the map is only read. Checkpoints are never changed in place: they are written beside their
-            // final name and moved there. A file cut short by someone else while it is mapped would end the
-            // process with a bus error, not corrupt it.
+            // SAFETY: the map is only read, and only for the header. Checkpoints are never changed in place: they are
+            // written beside their final name and moved there. A file cut short by someone else while it is mapped
+            // would end the process with a bus error, not corrupt it.
             let map = unsafe { Mmap::map(file.file()) }.map_err(read_error)?;
             let malformed = |source: safetensors::SafeTensorError| ModelError::Malformed {
                 path: path.clone(),
@@ -169,7 +239,7 @@ impl WeightFiles {
                     return Err(ModelError::ExtraTensor { path: path.clone(), name });
                 }
             }
-            files.push((path.clone(), map));
+            files.push((path.clone(), file.into_parts().0));
         }
         let main_path = paths.first().cloned().unwrap_or_default();
         Ok(Self { files, main_path, tensors, metadata: pairs })
@@ -194,7 +264,7 @@ impl WeightFiles {
     pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<StoredTensor<'_>, ModelError> {
         let missing = || ModelError::MissingTensor { path: self.main_path.clone(), name: name.into() };
         let entry = self.tensors.get(name).ok_or_else(missing)?;
-        let (path, map) = &self.files[entry.file];
+        let (path, file) = &self.files[entry.file];
         if entry.shape != shape {
             return Err(ModelError::TensorShape {
                 path: path.clone(),
@@ -216,7 +286,7 @@ impl WeightFiles {
                 });
             }
         };
-        Ok(StoredTensor { bytes: &map[entry.bytes.clone()], dtype })
+        Ok(StoredTensor { path, file, bytes: &entry.bytes, dtype })
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 pub(crate) use files::{StoredDtype, WeightFiles};
 pub(crate) use parameters::{Kind, Parameter, parameters};
-pub(crate) use write::{OutputTensor, write_safetensors};
+pub(crate) use write::{OutputTensor, Source, write_safetensors};
 
 use crate::config::ModelConfig;
 use crate::error::ModelError;
@@ -43,6 +43,15 @@ pub(crate) fn load_each(
     Ok(())
 }
 
+/// Checks that a model folder can be loaded: that its tensors are there, fit the configuration and are finite. One is in
+/// memory at a time.
+///
+/// # Errors
+/// Those of [`crate::Model::load`].
+pub fn check_weights(dir: &Path) -> Result<(), ModelError> {
+    load_each(dir, &ModelConfig::load(dir)?, |_| Ok(()))
+}
+
 fn refuse_extra_tensors(
     files: &WeightFiles,
     parameters: &[Parameter],
@@ -61,7 +70,7 @@ fn refuse_extra_tensors(
         if config.is_tied && name == "lm_head.weight" {
             let shape = [config.vocab_size, config.hidden_size];
             let head = files.tensor(name, &shape)?;
-            if head.bytes == files.tensor("model.embed_tokens.weight", &shape)?.bytes {
+            if head.is_same(&files.tensor("model.embed_tokens.weight", &shape)?)? {
                 continue;
             }
         }

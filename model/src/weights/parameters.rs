@@ -5,7 +5,7 @@
 
 use rayon::prelude::*;
 
-use super::files::{StoredDtype, WeightFiles};
+use super::files::{StoredDtype, TensorBytes, WeightFiles};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 
@@ -184,16 +184,17 @@ impl Parameter {
             let name = format!("{prefix}{}", piece.name);
             let stored = files.tensor(&name, &piece.shape)?;
             let bad = if piece.is_transposed {
-                self.read_transposed(piece, stored, &mut values)
+                let bytes = stored.read_all()?;
+                self.read_transposed(piece, TensorBytes { bytes: &bytes, dtype: stored.dtype }, &mut values)
             } else {
                 let target = &mut values[piece.first_column..];
                 let mut bad = None;
-                stored.for_each(0..piece.shape.iter().product(), |i, value| {
+                stored.for_each(|i, value| {
                     target[i] = value;
                     if !value.is_finite() && bad.is_none() {
                         bad = Some(i);
                     }
-                });
+                })?;
                 bad
             };
             if let Some(index) = bad {
@@ -204,12 +205,7 @@ impl Parameter {
     }
 
     /// Reads `(out, in)` into columns of `(in, out)` rows; returns the index of the first value that is not finite.
-    fn read_transposed(
-        &self,
-        piece: &Piece,
-        stored: super::files::StoredTensor<'_>,
-        values: &mut [f32],
-    ) -> Option<usize> {
+    fn read_transposed(&self, piece: &Piece, stored: TensorBytes<'_>, values: &mut [f32]) -> Option<usize> {
         const BLOCK: usize = 32;
         let (width, depth) = (piece.shape[0], piece.shape[1]);
         let stride = self.shape[1];

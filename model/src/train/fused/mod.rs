@@ -21,16 +21,30 @@ use buffers::Buffers;
 use layer::{Context, Saved, backward, embedding_backward, finish, forward_to_gate, norm_backward};
 
 /// The computation; it owns the memory that is used from call to call.
-#[derive(Default)]
-pub(super) struct Fused(Mutex<Buffers>);
+pub(super) struct Fused {
+    buffers: Mutex<Buffers>,
+    /// Whether memory that is not in use goes back to the system as soon as something else needs much.
+    is_frugal: bool,
+}
 
 impl Fused {
-    fn buffers(&self) -> Buffers {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    pub(super) fn new(is_frugal: bool) -> Self {
+        Self { buffers: Mutex::default(), is_frugal }
     }
 
-    fn give_back(&self, buffers: Buffers) {
-        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = buffers;
+    fn buffers(&self) -> Buffers {
+        std::mem::take(&mut *self.buffers.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    fn give_back(&self, mut buffers: Buffers) {
+        self.trim(&mut buffers);
+        *self.buffers.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = buffers;
+    }
+
+    fn trim(&self, buffers: &mut Buffers) {
+        if self.is_frugal {
+            *buffers = Buffers::default();
+        }
     }
 
     /// Rows of `[logprob, entropy]` of all targets; no gradient.
@@ -83,9 +97,11 @@ impl Fused {
                 None => Kept::All(Box::new(saved)),
             });
         }
+        self.trim(&mut buffers);
         let head = Head { config, targets: &packed.targets, eps: context.eps };
         let selected = select(&x, &packed.predicting, config.hidden_size);
         let selected_gradient = head.forward_backward(&selected, parameters, coefficients)?;
+        drop(selected);
         // The last layer's output is not needed any more; its memory takes its gradient.
         let mut gradient = x;
         gradient.fill(0.0);
@@ -99,10 +115,15 @@ impl Fused {
                 Some(Kept::Input(input)) => forward_to_gate(input, layer, parameters, &context, &mut buffers),
                 None => return Err(ModelError::invalid("a layer was not computed")),
             };
+            parameters.fetch_gradients(|kind| kind.layer() == Some(layer))?;
             gradient = backward(saved, gradient, layer, parameters, &context, &mut buffers);
+            parameters.store_gradients(|kind| kind.layer() == Some(layer))?;
         }
+        self.trim(&mut buffers);
         if let Some(embedding) = parameters.get_mut(Kind::Embedding).filter(|trained| !trained.is_frozen()) {
+            embedding.fetch_gradient()?;
             embedding_backward(embedding, &packed.tokens, &gradient);
+            embedding.store_gradient()?;
         }
         buffers.give(gradient);
         self.give_back(buffers);
@@ -140,13 +161,17 @@ impl Head<'_> {
         let coefficients = coefficients(rows)?;
         let seed: Vec<f32> = coefficients.into_iter().flat_map(|coefficient| [coefficient, 0.0]).collect();
         let mut hidden_gradient = vec![0.0; hidden.len()];
+        head.fetch_gradient()?;
         let mut sum = std::mem::take(&mut head.gradient);
         let weight = head.weights();
         token_logprobs_backward(&hidden, weight, self.targets, kept, &seed, &mut hidden_gradient, &mut sum);
         head.gradient = sum;
+        head.store_gradient()?;
         let norm = parameters.get_mut(Kind::FinalNorm).ok_or_else(|| missing(Kind::FinalNorm))?;
+        norm.fetch_gradient()?;
         let mut out = vec![0.0; selected.len()];
         norm_backward(Some(norm), selected, self.eps, &hidden_gradient, &mut out);
+        norm.store_gradient()?;
         Ok(out)
     }
 }
