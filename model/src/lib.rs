@@ -14,6 +14,7 @@ mod error;
 mod fingerprint;
 pub mod init;
 mod lora;
+pub mod memory;
 mod ops;
 mod positioned;
 mod train;

@@ -24,7 +24,8 @@ pub(crate) use rms_norm::rms_norm;
 pub(crate) use rope::{RopeAngles, rope};
 pub(crate) use silu_gate::silu_gate;
 pub(crate) use token_logprobs::{
-    Targets, backward as token_logprobs_backward, forward as token_logprobs_forward, token_logprobs,
+    Targets, backward as token_logprobs_backward, forward as token_logprobs_forward, logits_rows,
+    token_logprobs,
 };
 
 /// Whether the fused form applies.

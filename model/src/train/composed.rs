@@ -114,16 +114,17 @@ impl Composed {
             self.add_gradients(parameters, &mut gradients, |kind| kind.layer() == Some(layer))?;
         }
         let gradient = host(&gradient)?;
-        if let Some(embedding) = parameters.get_mut(Kind::Embedding).filter(|trained| !trained.is_frozen()) {
-            embedding.fetch_gradient()?;
-            let width = embedding.parameter.shape[1];
-            for (&token, row) in packed.tokens.iter().zip(gradient.chunks_exact(width)) {
-                let target = &mut embedding.gradient[token as usize * width..][..width];
-                target.iter_mut().zip(row).for_each(|(target, value)| *target += value);
-            }
-            embedding.store_gradient()?;
+        let embedding = parameters.need_mut(Kind::Embedding)?;
+        if embedding.is_frozen() {
+            return Ok(());
         }
-        Ok(())
+        embedding.fetch_gradient()?;
+        let width = embedding.parameter.shape[1];
+        for (&token, row) in packed.tokens.iter().zip(gradient.chunks_exact(width)) {
+            let target = &mut embedding.gradient[token as usize * width..][..width];
+            target.iter_mut().zip(row).for_each(|(target, value)| *target += value);
+        }
+        embedding.store_gradient()
     }
 
     fn embed(&self, packed: &Packed) -> Result<Tensor, ModelError> {
@@ -182,7 +183,8 @@ impl Composed {
                     let stride = var.dims().last().copied().unwrap_or_default();
                     adapter.add_full_gradient(kind, &take()?, stride);
                 }
-            } else if let Some(trained) = parameters.get_mut(kind) {
+            } else {
+                let trained = parameters.need_mut(kind)?;
                 trained.fetch_gradient()?;
                 trained.gradient.iter_mut().zip(take()?).for_each(|(target, value)| *target += value);
                 trained.store_gradient()?;

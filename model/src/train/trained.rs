@@ -235,19 +235,26 @@ impl Parameters {
         Self { all, index, adapter: None }
     }
 
-    pub(super) fn get(&self, kind: Kind) -> Option<&Trained> {
-        self.index.get(&kind).map(|index| &self.all[*index])
+    /// A parameter that the architecture has.
+    pub(super) fn need(&self, kind: Kind) -> Result<&Trained, ModelError> {
+        self.index.get(&kind).map(|index| &self.all[*index]).ok_or_else(|| missing(kind))
     }
 
-    pub(super) fn get_mut(&mut self, kind: Kind) -> Option<&mut Trained> {
-        self.index.get(&kind).map(|index| &mut self.all[*index])
+    /// A parameter that the architecture has, to add to its gradient.
+    pub(super) fn need_mut(&mut self, kind: Kind) -> Result<&mut Trained, ModelError> {
+        self.index.get(&kind).map(|index| &mut self.all[*index]).ok_or_else(|| missing(kind))
     }
 
     /// Two different parameters at once.
-    pub(super) fn pair_mut(&mut self, first: Kind, second: Kind) -> Option<(&mut Trained, &mut Trained)> {
-        let indices = [*self.index.get(&first)?, *self.index.get(&second)?];
-        let [first, second] = self.all.get_disjoint_mut(indices).ok()?;
-        Some((first, second))
+    pub(super) fn pair_mut(
+        &mut self,
+        first: Kind,
+        second: Kind,
+    ) -> Result<(&mut Trained, &mut Trained), ModelError> {
+        let index = |kind| self.index.get(&kind).copied().ok_or_else(|| missing(kind));
+        let indices = [index(first)?, index(second)?];
+        let [first, second] = self.all.get_disjoint_mut(indices).map_err(|_| missing(second))?;
+        Ok((first, second))
     }
 
     /// Brings gradients into memory, where passes add to them.
@@ -283,4 +290,8 @@ impl Parameters {
         }
         Ok(())
     }
+}
+
+fn missing(kind: Kind) -> ModelError {
+    ModelError::invalid(format!("a tensor is missing: {kind:?}"))
 }

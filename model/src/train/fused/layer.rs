@@ -7,6 +7,8 @@ use envace_kernels::{
 };
 
 use super::buffers::Buffers;
+use crate::config::ModelConfig;
+use crate::error::ModelError;
 use crate::ops::RopeAngles;
 use crate::train::adapter::LinearRows;
 use crate::train::trained::{Parameters, Trained};
@@ -14,6 +16,8 @@ use crate::weights::Kind;
 
 /// What all layers share.
 pub(super) struct Context<'a> {
+    /// Says which of the norms of heads and the biases there are.
+    pub(super) config: &'a ModelConfig,
     pub(super) hidden: usize,
     pub(super) inner: usize,
     pub(super) layout: HeadLayout,
@@ -44,50 +48,52 @@ impl Saved {
     }
 }
 
-/// Computes everything of a layer but the last product.
+/// Computes everything of a layer but the last product; a parameter that is missing is an error, here and below.
 pub(super) fn forward_to_gate(
     x: Vec<f32>,
     layer: usize,
     parameters: &Parameters,
     context: &Context<'_>,
     buffers: &mut Buffers,
-) -> Saved {
-    let Context { hidden, inner, layout, eps, forest, angles } = *context;
+) -> Result<Saved, ModelError> {
+    let Context { config, hidden, inner, layout, eps, forest, angles } = *context;
     let n_rows = forest.n_rows();
-    let weights = |kind| parameters.get(kind).map(Trained::weights);
+    let weights = |kind| parameters.need(kind).map(Trained::weights);
     let multiply = |kind: Kind, x: &[f32], is_added: bool, out: &mut [f32]| {
-        let (Some(weight), n) = (weights(kind), out.len() / n_rows.max(1)) else { return };
-        let sizes = Sizes { n_rows, depth: weight.len() / n, width: n };
-        product(Left::rows(x, sizes.depth), Right::Rows { values: weight, stride: n }, sizes, is_added, out);
+        let trained = parameters.need(kind)?;
+        let sizes = Sizes { n_rows, depth: trained.parameter.shape[0], width: trained.parameter.shape[1] };
+        let right = Right::Rows { values: trained.weights(), stride: sizes.width };
+        product(Left::rows(x, sizes.depth), right, sizes, is_added, out);
+        Ok::<_, ModelError>(())
     };
     let mut normed = buffers.take(n_rows * hidden);
-    rms_norm(&x, weights(Kind::InputNorm(layer)).unwrap_or_default(), eps, &mut normed);
+    rms_norm(&x, weights(Kind::InputNorm(layer))?, eps, &mut normed);
     let mut raw_qkv = buffers.take(n_rows * layout.row_width());
-    multiply(Kind::Qkv(layer), &normed, false, &mut raw_qkv);
-    if let Some(bias) = weights(Kind::QkvBias(layer)) {
-        add_bias(&mut raw_qkv, bias);
+    multiply(Kind::Qkv(layer), &normed, false, &mut raw_qkv)?;
+    if config.has_qkv_bias {
+        add_bias(&mut raw_qkv, weights(Kind::QkvBias(layer))?);
     }
-    let (raw_qkv, mut qkv) = match (weights(Kind::QueryNorm(layer)), weights(Kind::KeyNorm(layer))) {
-        (Some(query), Some(key)) => {
-            let mut qkv = buffers.take(raw_qkv.len());
-            head_norm(&raw_qkv, (query, key), layout, eps, &mut qkv);
-            (raw_qkv, qkv)
-        }
-        _ => (Vec::new(), raw_qkv),
+    let (raw_qkv, mut qkv) = if config.has_qk_norm {
+        let norms = (weights(Kind::QueryNorm(layer))?, weights(Kind::KeyNorm(layer))?);
+        let mut qkv = buffers.take(raw_qkv.len());
+        head_norm(&raw_qkv, norms, layout, eps, &mut qkv);
+        (raw_qkv, qkv)
+    } else {
+        (Vec::new(), raw_qkv)
     };
     angles.turn(&mut qkv, layout, 1.0);
     let mut attended = buffers.take(n_rows * layout.query_width());
     attend_forest(&qkv, forest, layout, &mut attended);
     let mut middle = buffers.copy(&x);
-    multiply(Kind::AttentionOutput(layer), &attended, true, &mut middle);
-    if let Some(bias) = weights(Kind::AttentionOutputBias(layer)) {
-        add_bias(&mut middle, bias);
+    multiply(Kind::AttentionOutput(layer), &attended, true, &mut middle)?;
+    if config.has_output_bias {
+        add_bias(&mut middle, weights(Kind::AttentionOutputBias(layer))?);
     }
-    rms_norm(&middle, weights(Kind::FeedForwardNorm(layer)).unwrap_or_default(), eps, &mut normed);
+    rms_norm(&middle, weights(Kind::FeedForwardNorm(layer))?, eps, &mut normed);
     let mut gate_up = buffers.take(n_rows * 2 * inner);
-    multiply(Kind::GateUp(layer), &normed, false, &mut gate_up);
+    multiply(Kind::GateUp(layer), &normed, false, &mut gate_up)?;
     buffers.give(normed);
-    Saved { x, raw_qkv, qkv, attended, middle, gate_up }
+    Ok(Saved { x, raw_qkv, qkv, attended, middle, gate_up })
 }
 
 /// The layer's output.
@@ -97,18 +103,17 @@ pub(super) fn finish(
     parameters: &Parameters,
     context: &Context<'_>,
     buffers: &mut Buffers,
-) -> Vec<f32> {
+) -> Result<Vec<f32>, ModelError> {
     let Context { hidden, inner, forest, .. } = *context;
+    let down = parameters.need(Kind::Down(layer))?;
     let sizes = Sizes { n_rows: forest.n_rows(), depth: inner, width: hidden };
     let mut gated = buffers.take(sizes.n_rows * inner);
     gate_rows(&saved.gate_up, inner, &mut gated);
     let mut out = buffers.copy(&saved.middle);
-    if let Some(down) = parameters.get(Kind::Down(layer)) {
-        let right = Right::Rows { values: down.weights(), stride: hidden };
-        product(Left::rows(&gated, inner), right, sizes, true, &mut out);
-    }
+    let right = Right::Rows { values: down.weights(), stride: hidden };
+    product(Left::rows(&gated, inner), right, sizes, true, &mut out);
     buffers.give(gated);
-    out
+    Ok(out)
 }
 
 /// Turns the gradient of a layer's output into that of its input, and adds those of its parameters to their buffers.
@@ -119,14 +124,14 @@ pub(super) fn backward(
     parameters: &mut Parameters,
     context: &Context<'_>,
     buffers: &mut Buffers,
-) -> Vec<f32> {
-    let Context { hidden, inner, layout, eps, forest, angles } = *context;
+) -> Result<Vec<f32>, ModelError> {
+    let Context { config, hidden, inner, layout, eps, forest, angles } = *context;
     let n_rows = forest.n_rows();
     // Feed-forward block.
     let mut gated = buffers.take(n_rows * inner);
     gate_rows(&saved.gate_up, inner, &mut gated);
     let mut gated_gradient = buffers.take(n_rows * inner);
-    linear_backward(parameters, Kind::Down(layer), &gated, &gradient, &mut gated_gradient);
+    linear_backward(parameters, Kind::Down(layer), &gated, &gradient, &mut gated_gradient)?;
     let mut gate_up_gradient = buffers.take(n_rows * 2 * inner);
     gate_rows_backward(&saved.gate_up, inner, &gated_gradient, &mut gate_up_gradient);
     buffers.give(gated);
@@ -134,45 +139,47 @@ pub(super) fn backward(
     let mut normed = buffers.take(n_rows * hidden);
     let mut normed_gradient = buffers.take(n_rows * hidden);
     let norm = Kind::FeedForwardNorm(layer);
-    rms_norm(&saved.middle, parameters.get(norm).map(Trained::weights).unwrap_or_default(), eps, &mut normed);
-    linear_backward(parameters, Kind::GateUp(layer), &normed, &gate_up_gradient, &mut normed_gradient);
+    rms_norm(&saved.middle, parameters.need(norm)?.weights(), eps, &mut normed);
+    linear_backward(parameters, Kind::GateUp(layer), &normed, &gate_up_gradient, &mut normed_gradient)?;
     buffers.give(gate_up_gradient);
-    norm_backward(parameters.get_mut(norm), &saved.middle, eps, &normed_gradient, &mut gradient);
+    norm_backward(parameters.need_mut(norm)?, &saved.middle, eps, &normed_gradient, &mut gradient);
     // Attention.
-    bias_backward(parameters.get_mut(Kind::AttentionOutputBias(layer)), &gradient);
+    if config.has_output_bias {
+        bias_backward(parameters.need_mut(Kind::AttentionOutputBias(layer))?, &gradient);
+    }
     let mut attended_gradient = buffers.take(n_rows * layout.query_width());
     let kind = Kind::AttentionOutput(layer);
-    linear_backward(parameters, kind, &saved.attended, &gradient, &mut attended_gradient);
+    linear_backward(parameters, kind, &saved.attended, &gradient, &mut attended_gradient)?;
     let mut qkv_gradient = buffers.take(n_rows * layout.row_width());
     attend_forest_backward(&saved.qkv, &attended_gradient, forest, layout, &mut qkv_gradient);
     buffers.give(attended_gradient);
     angles.turn(&mut qkv_gradient, layout, -1.0);
-    if !saved.raw_qkv.is_empty() {
-        let pair = parameters.pair_mut(Kind::QueryNorm(layer), Kind::KeyNorm(layer));
-        if let Some((query, key)) = pair {
-            let mut sums = match query.is_frozen() {
-                true => vec![0.0; 2 * layout.head_dim],
-                false => [query.gradient.as_slice(), &key.gradient].concat(),
-            };
-            let weights = (query.weights(), key.weights());
-            head_norm_backward(&saved.raw_qkv, weights, layout, eps, &mut qkv_gradient, &mut sums);
-            if !query.is_frozen() {
-                let (of_query, of_key) = sums.split_at(layout.head_dim);
-                query.gradient.copy_from_slice(of_query);
-                key.gradient.copy_from_slice(of_key);
-            }
+    if config.has_qk_norm {
+        let (query, key) = parameters.pair_mut(Kind::QueryNorm(layer), Kind::KeyNorm(layer))?;
+        let mut sums = match query.is_frozen() {
+            true => vec![0.0; 2 * layout.head_dim],
+            false => [query.gradient.as_slice(), &key.gradient].concat(),
+        };
+        let weights = (query.weights(), key.weights());
+        head_norm_backward(&saved.raw_qkv, weights, layout, eps, &mut qkv_gradient, &mut sums);
+        if !query.is_frozen() {
+            let (of_query, of_key) = sums.split_at(layout.head_dim);
+            query.gradient.copy_from_slice(of_query);
+            key.gradient.copy_from_slice(of_key);
         }
     }
-    bias_backward(parameters.get_mut(Kind::QkvBias(layer)), &qkv_gradient);
+    if config.has_qkv_bias {
+        bias_backward(parameters.need_mut(Kind::QkvBias(layer))?, &qkv_gradient);
+    }
     let norm = Kind::InputNorm(layer);
-    rms_norm(&saved.x, parameters.get(norm).map(Trained::weights).unwrap_or_default(), eps, &mut normed);
-    linear_backward(parameters, Kind::Qkv(layer), &normed, &qkv_gradient, &mut normed_gradient);
-    norm_backward(parameters.get_mut(norm), &saved.x, eps, &normed_gradient, &mut gradient);
+    rms_norm(&saved.x, parameters.need(norm)?.weights(), eps, &mut normed);
+    linear_backward(parameters, Kind::Qkv(layer), &normed, &qkv_gradient, &mut normed_gradient)?;
+    norm_backward(parameters.need_mut(norm)?, &saved.x, eps, &normed_gradient, &mut gradient);
     for buffer in [normed, normed_gradient, qkv_gradient] {
         buffers.give(buffer);
     }
     saved.free(buffers);
-    gradient
+    Ok(gradient)
 }
 
 /// Writes the gradient of the rows that a weight of `(in, out)` was applied to, and adds that of the weight, or of its
@@ -183,8 +190,8 @@ fn linear_backward(
     x: &[f32],
     gradient: &[f32],
     x_gradient: &mut [f32],
-) {
-    let Some(weight) = parameters.get_mut(kind) else { return };
+) -> Result<(), ModelError> {
+    let weight = parameters.need_mut(kind)?;
     let (depth, width) = (weight.parameter.shape[0], weight.parameter.shape[1]);
     let n_rows = x.len() / depth;
     let right = Right::Transposed { values: weight.weights() };
@@ -194,29 +201,23 @@ fn linear_backward(
         if let Some(adapter) = &mut parameters.adapter {
             adapter.add_gradient(kind, LinearRows { x, n_in: depth, gradient, n_out: width });
         }
-        return;
+        return Ok(());
     }
     let right = Right::Rows { values: gradient, stride: width };
     let sizes = Sizes { n_rows: depth, depth: n_rows, width };
     product(Left::transposed(x, depth), right, sizes, true, &mut weight.gradient);
+    Ok(())
 }
 
 /// Adds the gradient of a bias, if it is trained.
-fn bias_backward(bias: Option<&mut Trained>, gradient: &[f32]) {
-    if let Some(bias) = bias.filter(|bias| !bias.is_frozen()) {
+fn bias_backward(bias: &mut Trained, gradient: &[f32]) {
+    if !bias.is_frozen() {
         add_row_sum(gradient, &mut bias.gradient);
     }
 }
 
 /// Adds the gradient of the rows of a norm to `out`, and that of its weight.
-pub(super) fn norm_backward(
-    weight: Option<&mut Trained>,
-    x: &[f32],
-    eps: f32,
-    gradient: &[f32],
-    out: &mut [f32],
-) {
-    let Some(weight) = weight else { return };
+pub(super) fn norm_backward(weight: &mut Trained, x: &[f32], eps: f32, gradient: &[f32], out: &mut [f32]) {
     let mut sum = std::mem::take(&mut weight.gradient);
     let is_frozen = sum.is_empty();
     if is_frozen {

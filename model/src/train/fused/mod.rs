@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use envace_kernels::rms_norm;
 
 use super::packing::Packed;
-use super::trained::{Parameters, Trained};
+use super::trained::Parameters;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::ops::{self, Targets, token_logprobs_backward};
@@ -58,14 +58,14 @@ impl Fused {
         let mut buffers = self.buffers();
         let mut x = embed(parameters, packed, &mut buffers)?;
         for layer in 0..config.n_layers {
-            let saved = forward_to_gate(x, layer, parameters, &context, &mut buffers);
-            x = finish(&saved, layer, parameters, &context, &mut buffers);
+            let saved = forward_to_gate(x, layer, parameters, &context, &mut buffers)?;
+            x = finish(&saved, layer, parameters, &context, &mut buffers)?;
             saved.free(&mut buffers);
         }
         let selected = select(&x, &packed.predicting, config.hidden_size);
         let mut hidden = vec![0.0; selected.len()];
-        rms_norm(&selected, weights(parameters, Kind::FinalNorm)?, context.eps, &mut hidden);
-        let head = weights(parameters, head_kind(config))?;
+        rms_norm(&selected, parameters.need(Kind::FinalNorm)?.weights(), context.eps, &mut hidden);
+        let head = parameters.need(head_kind(config))?.weights();
         let (rows, _) = ops::token_logprobs_forward(&hidden, head, config.hidden_size, &packed.targets);
         buffers.give(x);
         self.give_back(buffers);
@@ -87,8 +87,8 @@ impl Fused {
         let mut x = embed(parameters, packed, &mut buffers)?;
         for layer in 0..config.n_layers {
             let input = recomputes.then(|| buffers.copy(&x));
-            let saved = forward_to_gate(x, layer, parameters, &context, &mut buffers);
-            x = finish(&saved, layer, parameters, &context, &mut buffers);
+            let saved = forward_to_gate(x, layer, parameters, &context, &mut buffers)?;
+            x = finish(&saved, layer, parameters, &context, &mut buffers)?;
             kept.push(match input {
                 Some(input) => {
                     saved.free(&mut buffers);
@@ -112,15 +112,18 @@ impl Fused {
         for layer in (0..config.n_layers).rev() {
             let saved = match kept.pop() {
                 Some(Kept::All(saved)) => *saved,
-                Some(Kept::Input(input)) => forward_to_gate(input, layer, parameters, &context, &mut buffers),
+                Some(Kept::Input(input)) => {
+                    forward_to_gate(input, layer, parameters, &context, &mut buffers)?
+                }
                 None => return Err(ModelError::invalid("a layer was not computed")),
             };
             parameters.fetch_gradients(|kind| kind.layer() == Some(layer))?;
-            gradient = backward(saved, gradient, layer, parameters, &context, &mut buffers);
+            gradient = backward(saved, gradient, layer, parameters, &context, &mut buffers)?;
             parameters.store_gradients(|kind| kind.layer() == Some(layer))?;
         }
         self.trim(&mut buffers);
-        if let Some(embedding) = parameters.get_mut(Kind::Embedding).filter(|trained| !trained.is_frozen()) {
+        let embedding = parameters.need_mut(Kind::Embedding)?;
+        if !embedding.is_frozen() {
             embedding.fetch_gradient()?;
             embedding_backward(embedding, &packed.tokens, &gradient);
             embedding.store_gradient()?;
@@ -154,8 +157,8 @@ impl Head<'_> {
     ) -> Result<Vec<f32>, ModelError> {
         let kind = head_kind(self.config);
         let mut hidden = vec![0.0; selected.len()];
-        rms_norm(selected, weights(parameters, Kind::FinalNorm)?, self.eps, &mut hidden);
-        let head = parameters.get_mut(kind).ok_or_else(|| missing(kind))?;
+        rms_norm(selected, parameters.need(Kind::FinalNorm)?.weights(), self.eps, &mut hidden);
+        let head = parameters.need_mut(kind)?;
         let (rows, kept) =
             ops::token_logprobs_forward(&hidden, head.weights(), self.config.hidden_size, self.targets);
         let coefficients = coefficients(rows)?;
@@ -167,17 +170,18 @@ impl Head<'_> {
         token_logprobs_backward(&hidden, weight, self.targets, kept, &seed, &mut hidden_gradient, &mut sum);
         head.gradient = sum;
         head.store_gradient()?;
-        let norm = parameters.get_mut(Kind::FinalNorm).ok_or_else(|| missing(Kind::FinalNorm))?;
+        let norm = parameters.need_mut(Kind::FinalNorm)?;
         norm.fetch_gradient()?;
         let mut out = vec![0.0; selected.len()];
-        norm_backward(Some(norm), selected, self.eps, &hidden_gradient, &mut out);
+        norm_backward(norm, selected, self.eps, &hidden_gradient, &mut out);
         norm.store_gradient()?;
         Ok(out)
     }
 }
 
-fn context<'a>(config: &ModelConfig, packed: &'a Packed) -> Context<'a> {
+fn context<'a>(config: &'a ModelConfig, packed: &'a Packed) -> Context<'a> {
     Context {
+        config,
         hidden: config.hidden_size,
         inner: config.intermediate_size,
         layout: layout(config),
@@ -188,7 +192,7 @@ fn context<'a>(config: &ModelConfig, packed: &'a Packed) -> Context<'a> {
 }
 
 fn embed(parameters: &Parameters, packed: &Packed, buffers: &mut Buffers) -> Result<Vec<f32>, ModelError> {
-    let embedding = parameters.get(Kind::Embedding).ok_or_else(|| missing(Kind::Embedding))?;
+    let embedding = parameters.need(Kind::Embedding)?;
     let width = embedding.parameter.shape[1];
     let mut x = buffers.take(packed.tokens.len() * width);
     for (&token, row) in packed.tokens.iter().zip(x.chunks_exact_mut(width)) {
@@ -203,12 +207,4 @@ fn select(x: &[f32], rows: &[u32], width: usize) -> Vec<f32> {
 
 fn head_kind(config: &ModelConfig) -> Kind {
     if config.is_tied { Kind::Embedding } else { Kind::Head }
-}
-
-fn weights(parameters: &Parameters, kind: Kind) -> Result<&[f32], ModelError> {
-    parameters.get(kind).map(Trained::weights).ok_or_else(|| missing(kind))
-}
-
-fn missing(kind: Kind) -> ModelError {
-    ModelError::invalid(format!("a tensor is missing: {kind:?}"))
 }
