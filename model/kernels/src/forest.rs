@@ -131,6 +131,18 @@ mod tests {
         assert_eq!(forest.runs()[2].rows_from(1).collect::<Vec<_>>(), [1, 3, 5]);
     }
 
+    #[test]
+    fn a_branch_where_the_one_before_branched() {
+        // 1 2 3 | 1 2 4 | 1 2 5: nothing of the second's own rows, which begin where the third parts from it.
+        let forest = Forest::new(&[&[1, 2, 3], &[1, 2, 4], &[1, 2, 5]]);
+        let stretch = |position, row, len| Stretch { position, row, len };
+        assert_eq!(forest.runs()[2].path, [stretch(0, 0, 2), stretch(2, 4, 1)]);
+        // A sequence that the one before begins with has the rows of that, and none of its own.
+        let forest = Forest::new(&[&[1, 2, 3], &[1, 2, 4], &[1, 2, 4]]);
+        assert_eq!(forest.runs()[2].path, forest.runs()[1].path);
+        assert_eq!(forest.runs()[2].own, stretch(3, 4, 0));
+    }
+
     proptest! {
         #[test]
         fn rows_are_the_distinct_prefixes(

@@ -157,7 +157,7 @@ impl Trained {
         let parts = self.gradient_home.blocks(&mut self.gradient, self.weights.len());
         let sums = parts.into_par_iter().map_init(Vec::new, |buffer, part| {
             let part = part.open(buffer)?;
-            Ok(part.values.chunks(BLOCK).map(|block| sum_of_squares(block)).collect())
+            Ok(part.values.chunks(BLOCK).map(sum_of_squares).collect())
         });
         let sums: Vec<Vec<f64>> = sums.collect::<Result<_, ModelError>>()?;
         Ok(sums.iter().flatten().sum())

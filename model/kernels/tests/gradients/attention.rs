@@ -50,8 +50,9 @@ fn check_sequences(sequences: &[Vec<u32>], layout: HeadLayout) {
     // Sharp and flat distributions.
     let rows: Vec<f32> = values(chains.len() * width, 5).iter().map(|value| value * 2.0).collect();
     // The rows that see a row lie between it and the last of them.
-    let last_of: Vec<usize> =
-        (0..chains.len()).map(|row| chains.iter().rposition(|chain| chain.contains(&row)).unwrap()).collect();
+    let last_of: Vec<usize> = (0..chains.len())
+        .map(|row| chains.iter().rposition(|chain| chain.contains(&row)).unwrap_or(row))
+        .collect();
     check(
         &[rows],
         |inputs, range| {
