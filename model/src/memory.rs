@@ -14,7 +14,7 @@ use envace_kernels::HeadLayout;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::ops::logits_rows;
-use crate::transformer::layout;
+use crate::transformer::{KvCache, layout};
 use crate::weights::{Parameter, StoredDtype, WeightFiles, parameters};
 
 /// Bytes of a number that is computed with.
@@ -120,11 +120,15 @@ impl ModelSize {
         Ok(Self { parameters: parameters.collect::<Result<_, ModelError>>()?, config })
     }
 
-    /// Bytes of keys and values that some tokens take: `L` layers of keys, and of values rounded up to whole vectors.
+    /// Longest sequence in tokens.
+    pub fn context_length(&self) -> usize {
+        self.config.context_length
+    }
+
+    /// Bytes of keys and values that some tokens take, in whole blocks of the cache: of `L` layers keys, and values
+    /// rounded up to whole vectors.
     pub fn kv_bytes(&self, n_tokens: usize) -> u64 {
-        let layout = self.layout();
-        let width = layout.n_kv_heads * (layout.head_dim + layout.value_stride());
-        F32 * product(&[n_tokens, self.config.n_layers, width])
+        product(&[n_tokens.div_ceil(KvCache::BLOCK_LEN), KvCache::block_bytes(&self.config)])
     }
 
     /// What an engine with a model of its own holds.
@@ -358,10 +362,11 @@ mod tests {
     fn sixteen_bit_weights_by_hand() {
         let short = size(&[("torch_dtype", json!("bfloat16"))]);
         assert_eq!(short.training(&WORK).parts[1], ("master values", 4 * P));
-        // Matrices 800 + 2 · 1056 = 2912 in 2 bytes, norms 104 in 4. Keys and values of 50 tokens: 2 layers of one head
-        // of 16 elements of a key, and as many of a value, rounded up to whole vectors, in 4 bytes. 3 + 4 rows of 4 · 8 + 2 · 64 + 32 + 3 · 12 = 228 activations.
+        // Matrices 800 + 2 · 1056 = 2912 in 2 bytes, norms 104 in 4. 3 + 4 rows of 4 · 8 + 2 · 64 + 32 + 3 · 12 = 228
+        // activations. Keys and values of 50 tokens are those of 64, 2 blocks of 32: in 4 bytes 2 layers of one head of
+        // 16 elements of a key, and as many of a value, rounded up to whole vectors.
         let n_value = 16_usize.next_multiple_of(envace_kernels::panel_width()) as u64;
-        let kv_bytes = 4 * 50 * 2 * (16 + n_value);
+        let kv_bytes = 4 * 64 * 2 * (16 + n_value);
         assert_eq!(short.kv_bytes(50), kv_bytes);
         let work = SamplingWork { max_batch: 3, kv_bytes: short.kv_bytes(50), prefill_tokens: 4 };
         let expected = [
