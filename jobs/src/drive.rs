@@ -7,6 +7,7 @@ use envace_pipeline::PipelineError;
 
 use crate::context::{RunContext, StageOutcome};
 use crate::error::JobError;
+use crate::memory::refuse_too_large;
 use crate::rollout::stage as rollout;
 use crate::score::stage as score;
 use crate::{advantage, evaluate, update};
@@ -103,6 +104,7 @@ pub async fn drive(
     let every = u64::from(ctx.config.evaluate.every);
     // The last checkpoint is always measured where any is.
     let is_evaluated = |step: u64| every > 0 && (step.is_multiple_of(every) || step == steps.end);
+    refuse_too_large_steps(ctx, &steps, every > 0).await?;
     for step in steps.start..=steps.end {
         let evaluation = is_evaluated(step).then_some(Stage::Evaluate);
         let stages = if step < steps.end { Stage::STEP.as_slice() } else { &[] };
@@ -116,6 +118,24 @@ pub async fn drive(
             };
             report(stage, step, &outcome);
         }
+    }
+    Ok(())
+}
+
+/// Refuses steps of which a stage cannot fit into memory, before the first of them begins; those that are all there need
+/// none.
+async fn refuse_too_large_steps(
+    ctx: &RunContext,
+    steps: &Range<u64>,
+    is_evaluated: bool,
+) -> Result<(), JobError> {
+    let Some(last) = steps.clone().last() else { return Ok(()) };
+    if ctx.store.latest(&ctx.run, Stage::Update.name(), last).await?.is_some() {
+        return Ok(());
+    }
+    let evaluation = is_evaluated.then_some(Stage::Evaluate);
+    for stage in evaluation.into_iter().chain(Stage::STEP) {
+        refuse_too_large(ctx, stage, steps.start).await?;
     }
     Ok(())
 }

@@ -14,7 +14,9 @@ use serde_json::json;
 
 use crate::config::RolloutConfig;
 use crate::context::{PolicySource, RunContext, StageOutcome, section};
+use crate::drive::Stage;
 use crate::error::JobError;
+use crate::memory::refuse_too_large;
 use crate::rollout::episode::Role;
 use crate::rollout::scheduler::PartWork;
 use crate::rollout::stage::{
@@ -123,6 +125,7 @@ pub async fn execute(
     }
     let (config, rollout) = (&ctx.config.evaluate, &ctx.config.rollout);
     let source = &evaluation.source;
+    refuse_too_large(ctx, Stage::Evaluate, step).await?;
     check_policies(ctx, source, evaluation.rehearsal.as_ref()).await?;
     let policies = (source, evaluation.rehearsal.as_ref());
     let (actor, rehearsal, engines) = voices(&ctx.config, policies, (&config.actor, &config.rehearsal))?;

@@ -8,6 +8,7 @@ pub mod drive;
 pub mod error;
 pub mod estimate;
 pub mod evaluate;
+pub mod memory;
 mod policy_assets;
 mod progress;
 pub mod rerun;

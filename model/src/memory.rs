@@ -40,6 +40,8 @@ pub struct TrainingWork {
     pub has_scratch: bool,
     /// As in [`crate::TrainerOptions`].
     pub logprob_chunk_rows: usize,
+    /// Rank of the adapter that is trained in place of the weights.
+    pub adapter_rank: Option<usize>,
 }
 
 /// What an engine is to do.
@@ -165,6 +167,9 @@ impl ModelSize {
     ///   and what attention hands over, `R · W`;
     /// - logits: of the rows of a chunk, or of all where these are few, and `T · 4 H` around them.
     ///
+    /// Of an adapter of rank `r` with factors on all projections of a layer, `r · (in + out)` of each, these have master
+    /// values, gradients and optimizer state, in 16 bytes, and the weights have none; a scratch file is not used for them.
+    ///
     /// Without a scratch file, memory that was used once is kept, so all of these count. With one, what is not in use
     /// goes back, and the largest counts of the three moments of a pass: logits with the gradient of the output
     /// projection, a layer with its gradients, the rows of the embedding with its gradient.
@@ -184,6 +189,15 @@ impl ModelSize {
         let around = F32 * product(&[work.n_trained, 4 * hidden]);
         let logits = around + self.logits_bytes(work);
         let rows = F32 * product(&[n_rows, hidden]);
+        if let Some(rank) = work.adapter_rank {
+            return MemoryNeed::of([
+                ("weights", F32 * n_weights),
+                ("adapter", 4 * F32 * rank as u64 * self.adapter_width()),
+                ("kept activations", kept),
+                ("activations of a layer", layer),
+                ("logits", logits),
+            ]);
+        }
         if !work.has_scratch {
             return MemoryNeed::of([
                 ("weights", F32 * n_weights),
@@ -246,6 +260,14 @@ impl ModelSize {
     fn layer_weights(&self, layer: usize) -> u64 {
         let of_layer = self.parameters.iter().filter(|(parameter, _)| parameter.kind.layer() == Some(layer));
         of_layer.map(len).sum()
+    }
+
+    /// Inputs and outputs of all projections.
+    fn adapter_width(&self) -> u64 {
+        let of_layers = self.parameters.iter().map(|(parameter, _)| parameter);
+        let matrices =
+            of_layers.filter(|parameter| parameter.kind.layer().is_some() && parameter.is_matrix());
+        matrices.flat_map(|matrix| &matrix.pieces).map(|piece| piece.shape.iter().sum::<usize>() as u64).sum()
     }
 
     fn layout(&self) -> HeadLayout {
@@ -315,6 +337,7 @@ mod tests {
         recompute_layers: false,
         has_scratch: false,
         logprob_chunk_rows: 256,
+        adapter_rank: None,
     };
 
     #[test]
@@ -356,6 +379,14 @@ mod tests {
         // With a vocabulary of 1000 it is: 64 + 32,000 + 4 · (1,000 + 32) + 32; 7,200 weights more.
         let wide = size(&[("vocab_size", json!(1_000))]);
         assert_eq!(wide.training(&one).total(), 4 * (P + 7_200) + 64 + 32_000 + 4_128 + 32);
+    }
+
+    #[test]
+    fn an_adapter_by_hand() {
+        // In and out of a layer's seven: 8 + 32, twice 8 + 16, 32 + 8, three times 8 + 12, in all 188; rank 4, 2 layers.
+        let need = size(&[]).training(&TrainingWork { adapter_rank: Some(4), ..WORK });
+        assert_eq!(need.parts[..2], [("weights", 4 * P), ("adapter", 16 * 4 * 2 * 188)]);
+        assert_eq!(need.total(), 77_008 - 12 * P + 24_064);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::inspect::print_line;
 use super::stage::{QueryArgs, report};
 use crate::context::RunContext;
 use crate::drive::{Stage, drive, is_remade};
+use crate::memory::{StageMemory, stage_memory};
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -68,9 +69,23 @@ async fn next_plan(
             print_line(&plan)?;
             if plan.reused().is_none() {
                 print_line(&crate::estimate::estimate(ctx, stage, step).await?)?;
-                return Ok(ExitCode::SUCCESS);
+                return all_memory(ctx, step).await;
             }
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what each stage of a step needs of memory, and refuses what cannot fit.
+async fn all_memory(ctx: &RunContext, step: u64) -> anyhow::Result<ExitCode> {
+    let evaluation = (ctx.config.evaluate.every > 0).then_some(Stage::Evaluate);
+    let mut all = Vec::new();
+    for stage in Stage::STEP.into_iter().chain(evaluation) {
+        all.extend(stage_memory(ctx, stage, step).await?);
+    }
+    for memory in &all {
+        print_line(memory)?;
+    }
+    all.iter().try_for_each(StageMemory::check)?;
     Ok(ExitCode::SUCCESS)
 }

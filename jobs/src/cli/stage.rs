@@ -8,6 +8,7 @@ use super::RunArgs;
 use super::inspect::{print_bytes, print_line};
 use crate::context::{RunContext, StageOutcome};
 use crate::drive::Stage;
+use crate::memory::stage_memory;
 use crate::rerun::rerun;
 
 pub use crate::drive::Stage as Which;
@@ -175,6 +176,10 @@ async fn run_stage(ctx: &RunContext, stage: Which, step: u64, dry_run: bool) -> 
         print_line(&plan)?;
         if let PlanState::Make { .. } = plan.state {
             print_line(&crate::estimate::estimate(ctx, stage, step).await?)?;
+            if let Some(memory) = stage_memory(ctx, stage, step).await? {
+                print_line(&memory)?;
+                memory.check()?;
+            }
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -21,7 +21,7 @@ use toml::Table as TomlTable;
 
 pub use envace_sql::AdvantageParams;
 pub use evaluate::EvaluateConfig;
-pub use execution::ExecutionConfig;
+pub use execution::{ExecutionConfig, StatePlace};
 pub use lora::LoraConfig;
 pub use policy::{PolicyConfig, RoleConfig, RolesConfig};
 pub use preset::Preset;

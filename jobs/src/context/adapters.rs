@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use envace_model::chat::ChatFormat;
-use envace_model::{AdapterConfig, Device, Model, ModelFolder, NewAdapter, Trainer};
+use envace_model::{AdapterConfig, Device, Model, ModelFolder, NewAdapter, Trainer, check_weights};
 use envace_pipeline::{
     CheckpointDigest, PipelineError, Store, adapter_base_name, import_adapter, import_checkpoint,
 };
@@ -47,11 +47,11 @@ pub async fn import_trained(
     trainer.save(saved.path())?;
     // What the next step could not load, such as a weight that is not finite, is not stored.
     if trainer.adapter().is_none() {
-        Model::load(saved.path(), &Device::Cpu)?;
+        check_weights(&ModelFolder { base: saved.path().to_owned(), adapter: None })?;
         return Ok(import_checkpoint(store, saved.path()).await?);
     }
     let folder = ModelFolder { base: source.model_dir.clone(), adapter: Some(saved.path().to_owned()) };
-    Model::load_from(&folder, &Device::Cpu)?;
+    check_weights(&folder)?;
     let base = source.model_digest();
     match import_adapter(store, saved.path(), base).await {
         // A store for comparing does not have it yet.

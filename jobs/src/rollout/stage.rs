@@ -15,7 +15,9 @@ use super::scheduler::{EngineCounts, Engines, PartWork, play};
 use super::trajectory::{Settings, TrajectoryRows, Voice};
 use crate::config::{Config, HistoryMode, SamplingConfig};
 use crate::context::{PolicySource, RunContext, StageOutcome, section};
+use crate::drive::Stage;
 use crate::error::JobError;
+use crate::memory::refuse_too_large;
 use crate::progress::Progress;
 use crate::task::Task;
 use crate::task_order::drawn;
@@ -107,6 +109,7 @@ pub async fn execute(
     if work.is_empty() {
         return Ok(());
     }
+    refuse_too_large(ctx, Stage::Rollout, step).await?;
     check_policies(ctx, &rollout.source, rollout.rehearsal.as_ref()).await?;
     let config = &ctx.config.rollout;
     let policies = (&rollout.source, rollout.rehearsal.as_ref());

@@ -5,11 +5,12 @@
 
 mod sequences;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use envace_grpo::seeds::Draw;
 use envace_model::chat::{ChatFormat, PromptOptions};
-use envace_model::{Device, PolicyLogprobs, TrainSequence, Trainer, micro_batches};
+use envace_model::{Device, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions, micro_batches};
 use envace_pipeline::{Execution, Plan, StageSpec, Store};
 use envace_schemas::Table;
 use envace_schemas::tables::{SftLossRow, TimingRow};
@@ -17,13 +18,15 @@ use serde_json::json;
 
 use crate::config::{Config, SftConfig, TrainRole};
 use crate::context::{PolicySource, RunContext, StageOutcome, section};
+use crate::drive::Stage;
 use crate::error::JobError;
+use crate::memory::refuse_too_large;
 use crate::progress::Progress;
 use crate::rollout::prompt_tools::with_tools_in_prompt;
 use crate::rollout::rehearsal_examples::rehearsal_examples;
 use crate::task::Task;
 use crate::task_order::drawn;
-use crate::update::{add_lora, load_trainer, schedule, store_trained, trainer_options};
+use crate::update::{add_lora, load_trainer, schedule, scratch_folder, store_trained, trainer_options};
 
 pub use sequences::{Demonstration, actor_demonstrations, rehearsal_demonstration};
 
@@ -110,9 +113,11 @@ pub async fn execute(
     if execution.missing_parts().await?.is_empty() {
         return Ok(());
     }
+    refuse_too_large(ctx, Stage::Sft, step).await?;
     sft.source.check(&ctx.store).await?;
     let (config, source, tasks) = (ctx.config.clone(), sft.source.clone(), sft.tasks.clone());
-    let work = move || train(&config, step, &source, &tasks);
+    let scratch = scratch_folder(ctx);
+    let work = move || train(&config, scratch, step, &source, &tasks);
     let (trainer, rows, seconds) = tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| JobError::Worker { what: "supervised training", source: error })??;
@@ -125,13 +130,14 @@ pub async fn execute(
 
 fn train(
     config: &Config,
+    scratch: Option<PathBuf>,
     step: u64,
     source: &PolicySource,
     tasks: &[Arc<Task>],
 ) -> Result<(Trainer, Vec<SftLossRow>, f64), JobError> {
     let sft = &config.sft;
     let format = ChatFormat::load(&source.model_dir)?;
-    let options = trainer_options(&sft.adamw, sft.recompute_layers);
+    let options = TrainerOptions { scratch, ..trainer_options(&sft.adamw, sft.recompute_layers) };
     let mut trainer = load_trainer(source, config.lora.as_ref(), config.seed, options)?;
     let limit = match sft.max_sequence_tokens {
         0 => trainer.config().context_length,

@@ -4,6 +4,8 @@ pub mod items;
 mod reference;
 mod step;
 
+use std::path::PathBuf;
+
 use envace_grpo::loss::{Aggregation, Clip, KlEstimator, Objective};
 use envace_grpo::schedule::{Schedule, Shape};
 use envace_model::{AdamW, Device, Trainer, TrainerOptions};
@@ -12,11 +14,13 @@ use envace_schemas::Table;
 use envace_schemas::tables::{AdvantageRow, GenerationRow, SequenceRow, TimingRow, UpdateRow};
 use serde_json::json;
 
-use crate::config::{self, AdamWConfig, LoraConfig, ScheduleConfig, ScheduleKind, UpdateConfig};
+use crate::config::{self, AdamWConfig, LoraConfig, ScheduleConfig, ScheduleKind, StatePlace, UpdateConfig};
 use crate::context::{
     CHECKPOINT, OPTIMIZER, PolicySource, RunContext, StageOutcome, import_trained, new_adapter, section,
 };
+use crate::drive::Stage;
 use crate::error::JobError;
+use crate::memory::refuse_too_large;
 use crate::progress::Progress;
 
 use items::{Item, items_of, minibatches};
@@ -88,6 +92,7 @@ pub async fn execute(
     if execution.missing_parts().await?.is_empty() {
         return Ok(());
     }
+    refuse_too_large(ctx, Stage::Update, step).await?;
     source.check(&ctx.store).await?;
     if let Some(reference) = reference {
         reference.check_weights(&ctx.store).await?;
@@ -110,8 +115,9 @@ pub async fn execute(
     }
     let (seed, lora) = (ctx.config.seed, ctx.config.lora.clone());
     let (from, reference) = (source.clone(), reference.cloned());
+    let scratch = scratch_folder(ctx);
     let work = move || {
-        let options = trainer_options(&config.adamw, config.recompute_layers);
+        let options = TrainerOptions { scratch, ..trainer_options(&config.adamw, config.recompute_layers) };
         let mut trainer = load_trainer(&from, lora.as_ref(), seed, options)?;
         if let Some(reference) = &reference {
             add_reference(&mut items, &config, &mut trainer, &from, reference)?;
@@ -205,6 +211,18 @@ pub fn add_lora(config: &mut serde_json::Value, lora: Option<&LoraConfig>) -> Re
         config["lora"] = section("lora", lora)?;
     }
     Ok(())
+}
+
+/// Where the trainer of a run keeps gradients and optimizer state, if not in memory.
+pub fn scratch_folder(ctx: &RunContext) -> Option<PathBuf> {
+    let execution = &ctx.config.execution;
+    if execution.optimizer_state == StatePlace::Memory {
+        return None;
+    }
+    if !execution.scratch_folder.is_empty() {
+        return Some(PathBuf::from(&execution.scratch_folder));
+    }
+    Some(ctx.store.root().map_or_else(std::env::temp_dir, |root| root.join("staging")))
 }
 
 /// The optimizer as the model crate takes it.

@@ -12,6 +12,7 @@ pub(crate) use write::{OutputTensor, Source, write_safetensors};
 
 use crate::config::ModelConfig;
 use crate::error::ModelError;
+use crate::lora::{Adapter, ModelFolder};
 
 /// One parameter of the model with its values as `f32`.
 pub(crate) struct LoadedParameter {
@@ -43,13 +44,17 @@ pub(crate) fn load_each(
     Ok(())
 }
 
-/// Checks that a model folder can be loaded: that its tensors are there, fit the configuration and are finite. One is in
-/// memory at a time.
+/// Checks that a model can be loaded: that its tensors are there, fit the configuration and are finite, also with what an
+/// adapter adds to them. One is in memory at a time.
 ///
 /// # Errors
-/// Those of [`crate::Model::load`].
-pub fn check_weights(dir: &Path) -> Result<(), ModelError> {
-    load_each(dir, &ModelConfig::load(dir)?, |_| Ok(()))
+/// Those of [`crate::Model::load_from`].
+pub fn check_weights(folder: &ModelFolder) -> Result<(), ModelError> {
+    let config = ModelConfig::load(&folder.base)?;
+    let adapter = folder.adapter.as_ref().map(|dir| Adapter::load(dir, &config)).transpose()?;
+    load_each(&folder.base, &config, |mut loaded| {
+        adapter.as_ref().map_or(Ok(()), |adapter| adapter.merge_into(&mut loaded))
+    })
 }
 
 fn refuse_extra_tensors(

@@ -1,0 +1,272 @@
+//! Whether the memory of this machine is enough for a stage: said by a dry run, and checked before a stage begins.
+//!
+//! What is needed is worked out in [`envace_model::memory`]; here is what the configuration asks for.
+
+use std::fmt;
+
+use envace_model::engine::EngineOptions;
+use envace_model::memory::{Bytes, MemoryNeed, ModelSize, SamplingWork, TrainingWork};
+use envace_model::{AdapterConfig, TrainerOptions};
+use envace_schemas::tables::SequenceRow;
+
+use crate::config::{Config, StatePlace};
+use crate::context::{PolicySource, RunContext};
+use crate::drive::Stage;
+use crate::error::JobError;
+
+/// What a stage needs of memory and what there is, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageMemory {
+    stage: Stage,
+    need: MemoryNeed,
+    /// `None` where the system does not tell.
+    available: Option<u64>,
+    /// Settings that would make it less.
+    advice: Vec<String>,
+    is_checked: bool,
+}
+
+impl fmt::Display for StageMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "  memory {} needs {}", self.stage, self.need)?;
+        self.available.map_or(Ok(()), |bytes| write!(f, "; available {}", Bytes(bytes)))
+    }
+}
+
+impl StageMemory {
+    /// Refuses what cannot fit, unless `execution.check_memory` is off.
+    ///
+    /// # Errors
+    /// [`JobError::Refused`] with the settings that would make it less.
+    pub fn check(&self) -> Result<(), JobError> {
+        let (needed, Some(available)) = (self.need.total(), self.available) else { return Ok(()) };
+        if needed <= available || !self.is_checked {
+            return Ok(());
+        }
+        Err(JobError::refused(
+            format!(
+                "{} needs more memory than the {} that are available: {}",
+                self.stage,
+                Bytes(available),
+                self.need
+            ),
+            format!(
+                "set {}; or begin all the same with `execution.check_memory = false`",
+                self.advice.join(", or ")
+            ),
+        ))
+    }
+}
+
+/// What a stage at a step needs; `None` for one that loads no model.
+///
+/// An update of a rollout that is there is counted by its sequences, any other training by the tokens that may go
+/// through the model at once.
+///
+/// # Errors
+/// [`JobError`] if the checkpoint that the step begins with is missing or damaged.
+pub async fn stage_memory(
+    ctx: &RunContext,
+    stage: Stage,
+    step: u64,
+) -> Result<Option<StageMemory>, JobError> {
+    let config = &ctx.config;
+    let (need, advice) = match stage {
+        Stage::Score | Stage::Advantage => return Ok(None),
+        Stage::Rollout | Stage::Evaluate => {
+            let policy = ctx.policy_at(step).await?;
+            let mut need = sampling(&policy, config)?;
+            if let Some(rehearsal) = ctx.frozen_rehearsal().await? {
+                need.add(sampling(&rehearsal, config)?);
+            }
+            (
+                need,
+                vec![
+                    "a smaller `execution.kv_memory`".to_owned(),
+                    "a smaller `execution.max_batch`".to_owned(),
+                ],
+            )
+        }
+        Stage::Update => {
+            let policy = ctx.policy_at(step).await?;
+            let n_tokens = update_tokens(ctx, step).await?;
+            let work = training_work(config, &policy, n_tokens, config.update.recompute_layers)?;
+            let mut need = ModelSize::read(&policy.model_dir)?.training(&work);
+            if config.update.kl.coefficient > 0.0 {
+                let reference = ctx.policy_at(0).await?;
+                // The base of the adapter that is trained is there already.
+                if work.adapter_rank.is_none() || *policy.model_digest() != reference.digest {
+                    need = with_reference(need, ModelSize::read(&reference.model_dir)?.reference(&work));
+                }
+            }
+            (need, advice("update", &work))
+        }
+        Stage::Sft => {
+            let policy = ctx.policy_at(step).await?;
+            let (n_tokens, recompute_layers) = (config.sft.micro_batch_tokens, config.sft.recompute_layers);
+            let work = training_work(config, &policy, n_tokens, recompute_layers)?;
+            (ModelSize::read(&policy.model_dir)?.training(&work), advice("sft", &work))
+        }
+    };
+    let (available, is_checked) = (available_bytes(), config.execution.check_memory);
+    Ok(Some(StageMemory { stage, need, available, advice, is_checked }))
+}
+
+/// Refuses a stage that cannot fit; see [`StageMemory::check`].
+///
+/// # Errors
+/// As [`stage_memory`] and [`StageMemory::check`].
+pub async fn refuse_too_large(ctx: &RunContext, stage: Stage, step: u64) -> Result<(), JobError> {
+    stage_memory(ctx, stage, step).await?.map_or(Ok(()), |memory| memory.check())
+}
+
+/// Keys and values count as far as the generations under way can fill their room, each as long as may be; what is kept
+/// beyond that for prompts to come takes the room that is left.
+fn sampling(policy: &PolicySource, config: &Config) -> Result<MemoryNeed, JobError> {
+    let size = ModelSize::read(&policy.model_dir)?;
+    let limit = match config.rollout.max_sequence_tokens {
+        0 => size.context_length(),
+        limit => limit.min(size.context_length()),
+    };
+    let execution = &config.execution;
+    let n_tokens = execution.max_batch.saturating_mul(limit);
+    Ok(size.sampling(&SamplingWork {
+        max_batch: execution.max_batch,
+        kv_bytes: size.kv_bytes(n_tokens).min(execution.kv_bytes()),
+        prefill_tokens: EngineOptions::default().prefill_tokens,
+    }))
+}
+
+fn training_work(
+    config: &Config,
+    policy: &PolicySource,
+    n_tokens: usize,
+    recompute_layers: bool,
+) -> Result<TrainingWork, JobError> {
+    let adapter_rank = match &config.lora {
+        Some(lora) => Some(lora.rank),
+        None if policy.base.is_some() => Some(AdapterConfig::load(&policy.dir)?.rank),
+        None => None,
+    };
+    Ok(TrainingWork {
+        n_tokens,
+        n_trained: n_tokens,
+        recompute_layers,
+        has_scratch: config.execution.optimizer_state == StatePlace::Disk,
+        logprob_chunk_rows: TrainerOptions::default().logprob_chunk_rows,
+        adapter_rank,
+    })
+}
+
+/// The reference is asked once, beside the loaded trainer, and freed before training begins: the larger moment counts.
+fn with_reference(training: MemoryNeed, reference: MemoryNeed) -> MemoryNeed {
+    let is_loaded = |what: &str| ["weights", "master values", "optimizer state"].contains(&what);
+    let loaded = training.parts.iter().filter(|(what, _)| is_loaded(what)).copied();
+    let mut beside = MemoryNeed { parts: loaded.collect() };
+    beside.add(reference);
+    if beside.total() > training.total() { beside } else { training }
+}
+
+/// Tokens of the largest pass of an update: at most the budget, or a sequence beyond it.
+async fn update_tokens(ctx: &RunContext, step: u64) -> Result<usize, JobError> {
+    let budget = ctx.config.update.micro_batch_tokens;
+    if ctx.store.latest(&ctx.run, "rollout", step).await?.is_none() {
+        return Ok(budget);
+    }
+    let sequences: Vec<SequenceRow> = ctx.output("rollout", step).await?.read_all().await?;
+    let lengths = || sequences.iter().map(|row| row.token_ids.len());
+    Ok(lengths().sum::<usize>().min(budget.max(lengths().max().unwrap_or_default())))
+}
+
+fn advice(section: &str, work: &TrainingWork) -> Vec<String> {
+    let mut advice = Vec::new();
+    if !work.has_scratch && work.adapter_rank.is_none() {
+        advice.push("`execution.optimizer_state = \"disk\"`".to_owned());
+    }
+    if !work.recompute_layers {
+        advice.push(format!("`{section}.recompute_layers = true`"));
+    }
+    advice.push(format!("a smaller `{section}.micro_batch_tokens`"));
+    advice
+}
+
+/// Memory that this process may still take: of the machine, or less where a control group has a limit.
+fn available_bytes() -> Option<u64> {
+    let read = |path: &str| fs_err::read_to_string(path).ok();
+    let of_machine = available_of_machine(&read("/proc/meminfo")?)?;
+    let of_group = || {
+        let [limit, current, stat] =
+            ["max", "current", "stat"].map(|name| read(&format!("/sys/fs/cgroup/memory.{name}")));
+        available_of_group(&limit?, &current?, &stat?)
+    };
+    Some(of_group().map_or(of_machine, |of_group| of_group.min(of_machine)))
+}
+
+fn available_of_machine(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The limit less what is taken; copies of files in memory give way.
+fn available_of_group(limit: &str, current: &str, stat: &str) -> Option<u64> {
+    let limit: u64 = limit.trim().parse().ok()?;
+    let current: u64 = current.trim().parse().ok()?;
+    let of_files: u64 = stat.lines().find_map(|line| line.strip_prefix("file "))?.trim().parse().ok()?;
+    Some(limit.saturating_sub(current.saturating_sub(of_files)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_tells_is_understood() {
+        // The first lines of a real file.
+        let meminfo =
+            "MemTotal:       24624508 kB\nMemFree:         1048576 kB\nMemAvailable:   20971520 kB\n";
+        assert_eq!(available_of_machine(meminfo), Some(20 << 30));
+        assert_eq!(available_of_machine("MemTotal: 1 kB\n"), None);
+        assert_eq!(
+            available_of_group("8589934592\n", "5368709120\n", "anon 1\nfile 1073741824\n"),
+            Some(4 << 30)
+        );
+        assert_eq!(available_of_group("max\n", "5368709120\n", "file 1073741824\n"), None);
+    }
+
+    #[test]
+    fn what_cannot_fit_is_refused_with_what_to_change() {
+        let work = TrainingWork {
+            n_tokens: 1,
+            n_trained: 1,
+            recompute_layers: false,
+            has_scratch: false,
+            logprob_chunk_rows: 1,
+            adapter_rank: None,
+        };
+        let memory = StageMemory {
+            stage: Stage::Update,
+            need: MemoryNeed { parts: vec![("weights", 3_000_000_000), ("logits", 1_000_000_000)] },
+            available: Some(4_000_000_000),
+            advice: advice("update", &work),
+            is_checked: true,
+        };
+        assert!(memory.check().is_ok(), "just enough");
+        assert_eq!(
+            memory.to_string(),
+            "  memory update needs 4.0 GB: weights 3.0 GB, logits 1.0 GB; available 4.0 GB"
+        );
+        let less = StageMemory { available: Some(3_900_000_000), ..memory.clone() };
+        let error = less.check().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "update needs more memory than the 3.9 GB that are available: 4.0 GB: weights 3.0 GB, logits 1.0 GB"
+        );
+        assert_eq!(
+            error.hint().unwrap(),
+            "set `execution.optimizer_state = \"disk\"`, or `update.recompute_layers = true`, or a smaller \
+             `update.micro_batch_tokens`; or begin all the same with `execution.check_memory = false`"
+        );
+        assert!(StageMemory { is_checked: false, ..less.clone() }.check().is_ok());
+        assert!(StageMemory { available: None, ..less }.check().is_ok());
+    }
+}
