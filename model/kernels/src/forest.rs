@@ -143,6 +143,12 @@ mod tests {
         assert_eq!(forest.runs()[2].own, stretch(3, 4, 0));
     }
 
+    #[test]
+    fn one_token_in_common_makes_one_tree() {
+        let forest = Forest::new(&[&[1, 2], &[1, 3], &[2, 3]]);
+        assert_eq!(forest.trees().map(<[Run]>::len).collect::<Vec<_>>(), [2, 1]);
+    }
+
     proptest! {
         #[test]
         fn rows_are_the_distinct_prefixes(

@@ -100,8 +100,21 @@ fn sequences_alone() {
 #[test]
 fn sequences_that_share_prefixes() {
     // One extends another; two are equal; one ends early; branches within blocks and panels, at three depths; and a branch
-    // from what the sequence before it does not have. A second tree, whose rows begin after the first.
-    let shape = [(9, 0), (45, 9), (45, 45), (60, 40), (62, 41), (50, 5), (7, 3), (20, 0), (30, 20), (24, 11)];
+    // from what the sequence before it does not have. A second tree, whose rows begin after the first, with
+    // a sequence that shares one token.
+    let shape = [
+        (9, 0),
+        (45, 9),
+        (45, 45),
+        (60, 40),
+        (62, 41),
+        (50, 5),
+        (7, 3),
+        (20, 0),
+        (30, 20),
+        (24, 11),
+        (14, 1),
+    ];
     for (n_heads, n_kv_heads, head_dim) in [(4, 2, 3), (1, 1, 5)] {
         check_sequences(&sequences(&shape), HeadLayout { n_heads, n_kv_heads, head_dim });
     }
