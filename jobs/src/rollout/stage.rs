@@ -164,8 +164,8 @@ pub async fn play_parts(
         let progress = Progress::begin(label, n_trajectories as u64, "trajectories");
         let (mut since, mut before) = (Instant::now(), EngineCounts::default());
         play(&settings, &mut engines, work, &progress, &mut |part, rows, counts| {
-            let mut timings = timings(part, since.elapsed().as_secs_f64(), before, counts);
-            timings.push(timing(part, "n_distinct_tokens", n_distinct_tokens(&rows.sequences) as f64));
+            let n_distinct = n_distinct_tokens(&rows.sequences);
+            let timings = timings(part, since.elapsed().as_secs_f64(), n_distinct, before, counts);
             (since, before) = (Instant::now(), counts);
             // Nobody listens any more: the other side has failed and says why.
             let gone = |_| JobError::refused("the rollout was given up", "see the error before this one");
@@ -180,19 +180,26 @@ pub async fn play_parts(
     worker.await.map_err(|source| JobError::Worker { what: "the rollout", source })?
 }
 
-fn timings(part: u32, seconds: f64, before: EngineCounts, now: EngineCounts) -> Vec<TimingRow> {
-    let row = |metric: &str, value: f64| timing(part, metric, value);
+fn timings(
+    part: u32,
+    seconds: f64,
+    n_distinct: usize,
+    before: EngineCounts,
+    now: EngineCounts,
+) -> Vec<TimingRow> {
+    let row = |metric: &str, value: f64| TimingRow {
+        subject: format!("part-{part:05}"),
+        metric: metric.to_owned(),
+        value,
+    };
     vec![
+        row("n_distinct_tokens", n_distinct as f64),
         row("n_prefilled_tokens", (now.n_prefilled - before.n_prefilled) as f64),
         row("n_recomputed_tokens", (now.n_recomputed - before.n_recomputed) as f64),
         row("n_reused_tokens", (now.n_reused - before.n_reused) as f64),
         row("n_sampled_tokens", (now.n_sampled - before.n_sampled) as f64),
         row("wall_secs", seconds),
     ]
-}
-
-fn timing(part: u32, metric: &str, value: f64) -> TimingRow {
-    TimingRow { subject: format!("part-{part:05}"), metric: metric.to_owned(), value }
 }
 
 /// Tokens of some sequences, those of a common beginning counted once: the nodes of their trie.
