@@ -122,8 +122,8 @@ pub async fn drive(
     Ok(())
 }
 
-/// Refuses steps of which a stage cannot fit into memory, before the first of them begins; those that are all there need
-/// none.
+/// Refuses steps of which a stage cannot fit into memory, before the first of them begins. A stage that is there needs
+/// none, and an update of a rollout that is not there is checked in its turn, by the sequences it then has.
 async fn refuse_too_large_steps(
     ctx: &RunContext,
     steps: &Range<u64>,
@@ -134,8 +134,12 @@ async fn refuse_too_large_steps(
         return Ok(());
     }
     let evaluation = is_evaluated.then_some(Stage::Evaluate);
+    let is_there = async |stage: Stage| ctx.store.latest(&ctx.run, stage.name(), steps.start).await;
     for stage in evaluation.into_iter().chain(Stage::STEP) {
-        refuse_too_large(ctx, stage, steps.start).await?;
+        let is_early = stage == Stage::Update && is_there(Stage::Rollout).await?.is_none();
+        if !is_early && is_there(stage).await?.is_none() {
+            refuse_too_large(ctx, stage, steps.start).await?;
+        }
     }
     Ok(())
 }

@@ -124,6 +124,8 @@ pub async fn refuse_too_large(ctx: &RunContext, stage: Stage, step: u64) -> Resu
 /// beyond that for prompts to come takes the room that is left.
 fn sampling(policy: &PolicySource, config: &Config) -> Result<MemoryNeed, JobError> {
     let size = ModelSize::read(&policy.model_dir)?;
+    // An adapter's matrices are merged in 32 bits.
+    let size = if policy.base.is_some() { size.widened() } else { size };
     let limit = match config.rollout.max_sequence_tokens {
         0 => size.context_length(),
         limit => limit.min(size.context_length()),
@@ -160,7 +162,7 @@ fn training_work(
 
 /// The reference is asked once, beside the loaded trainer, and freed before training begins: the larger moment counts.
 fn with_reference(training: MemoryNeed, reference: MemoryNeed) -> MemoryNeed {
-    let is_loaded = |what: &str| ["weights", "master values", "optimizer state"].contains(&what);
+    let is_loaded = |what: &str| ["weights", "master values", "optimizer state", "adapter"].contains(&what);
     let loaded = training.parts.iter().filter(|(what, _)| is_loaded(what)).copied();
     let mut beside = MemoryNeed { parts: loaded.collect() };
     beside.add(reference);

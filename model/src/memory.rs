@@ -69,14 +69,14 @@ impl MemoryNeed {
 
     /// The sum in bytes.
     pub fn total(&self) -> u64 {
-        self.parts.iter().map(|(_, bytes)| bytes).sum()
+        self.parts.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
     /// Adds what is held at the same time; parts of one name become one.
     pub fn add(&mut self, other: Self) {
         for (what, bytes) in other.parts {
             match self.parts.iter_mut().find(|(name, _)| *name == what) {
-                Some((_, sum)) => *sum += bytes,
+                Some((_, sum)) => *sum = sum.saturating_add(bytes),
                 None => self.parts.push((what, bytes)),
             }
         }
@@ -120,6 +120,12 @@ impl ModelSize {
             Ok((parameter, dtype))
         });
         Ok(Self { parameters: parameters.collect::<Result<_, ModelError>>()?, config })
+    }
+
+    /// The same with all matrices in 32 bits, as those are that an adapter is merged into.
+    pub fn widened(mut self) -> Self {
+        self.parameters.iter_mut().for_each(|(_, dtype)| *dtype = StoredDtype::F32);
+        self
     }
 
     /// Longest sequence in tokens.
@@ -192,7 +198,7 @@ impl ModelSize {
         if let Some(rank) = work.adapter_rank {
             return MemoryNeed::of([
                 ("weights", F32 * n_weights),
-                ("adapter", 4 * F32 * rank as u64 * self.adapter_width()),
+                ("adapter", (4 * F32 * self.adapter_width()).saturating_mul(rank as u64)),
                 ("kept activations", kept),
                 ("activations of a layer", layer),
                 ("logits", logits),

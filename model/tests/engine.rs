@@ -140,8 +140,13 @@ fn by_hand(model: &Model, request: &GenerationRequest) -> (Vec<u32>, Vec<u32>) {
 fn results_have_the_same_bits_however_they_are_computed() {
     let model = model();
     let kv_bytes = |n_blocks: usize| (n_blocks * KvCache::block_bytes(model.config())) as u64;
-    let plain =
-        EngineOptions { max_batch: 1, prefill_tokens: 512, kv_bytes: kv_bytes(200), reuses_prefixes: false };
+    let plain = EngineOptions {
+        max_batch: 1,
+        prefill_tokens: 512,
+        kv_bytes: kv_bytes(200),
+        is_kv_enlarged: false,
+        reuses_prefixes: false,
+    };
     let (expected, n_reused) = two_turns(&model, plain, false);
     assert_eq!(n_reused, 0);
     let stops = expected.iter().filter(|(_, _, reason)| *reason == FinishReason::Stop).count();
@@ -153,12 +158,19 @@ fn results_have_the_same_bits_however_they_are_computed() {
         (EngineOptions { max_batch: 32, prefill_tokens: 33, reuses_prefixes: true, ..plain }, false),
         (EngineOptions { max_batch: 32, reuses_prefixes: true, ..plain }, true),
         (
-            EngineOptions { max_batch: 5, kv_bytes: kv_bytes(9), prefill_tokens: 1, reuses_prefixes: true },
+            EngineOptions {
+                max_batch: 5,
+                kv_bytes: kv_bytes(9),
+                prefill_tokens: 1,
+                reuses_prefixes: true,
+                ..plain
+            },
             false,
         ),
         // Hardly more than one sequence needs: others are paused, and go on as if nothing had been.
         (EngineOptions { max_batch: 32, kv_bytes: kv_bytes(6), reuses_prefixes: true, ..plain }, false),
         (EngineOptions { max_batch: 32, kv_bytes: kv_bytes(6), reuses_prefixes: false, ..plain }, true),
+        (EngineOptions { max_batch: 8, kv_bytes: 0, is_kv_enlarged: true, ..plain }, true),
     ];
     for (options, reversed) in cases {
         let (found, n_reused) = two_turns(&model, options, reversed);

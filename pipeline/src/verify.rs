@@ -98,6 +98,16 @@ pub async fn verify(store: &Store, run: Option<&str>) -> Result<Verification, Pi
             artifacts.insert(format!("{} {}", artifact.checkpoint(), artifact.digest()), artifact);
         }
     }
+    // An adapter is as sound as its base.
+    for artifact in artifacts.values().cloned().collect::<Vec<_>>() {
+        // A marker that cannot be read is found with its adapter's files.
+        if let Artifact::Checkpoint { digest } = &artifact
+            && let Ok(Some(digest)) = checkpoint::checkpoint_base(store, digest).await
+        {
+            let base = Artifact::Checkpoint { digest };
+            artifacts.insert(format!("{} {}", base.checkpoint(), base.digest()), base);
+        }
+    }
     for artifact in artifacts.values() {
         report.n_artifacts += 1;
         for (path, what) in checkpoint::damage(store, artifact).await? {

@@ -76,7 +76,7 @@ async fn each_is_named_and_leaves_no_output() {
             rollout("cache.toml"),
             &["keys and values", "more than the limit"],
         ),
-        ("no size", rollout("size.toml"), &["execution.kv_memory", "GiB"]),
+        ("no size", rollout("size.toml"), &["execution.kv_memory", "GiB", "auto"]),
         ("beta of one", rollout("beta.toml"), &["update.adamw", "beta1"]),
         ("a split twice", rollout("twice.toml"), &["evaluate.splits"]),
         (

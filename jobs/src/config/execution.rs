@@ -10,8 +10,12 @@ pub struct ExecutionConfig {
     /// Generations the engine decodes together. Default: 64.
     pub max_batch: usize,
     /// Memory for keys and values of a policy's engine, such as "512 MiB" or "2GB"; taken as it is needed, and then
-    /// kept for prompts that begin alike. Default: "4 GiB".
+    /// kept for prompts that begin alike. A sequence that does not fit it alone is an error. "auto": 4 GiB, or what the
+    /// longest sequence needs, if that is more. Default: "auto".
     pub kv_memory: String,
+    /// A setting of earlier versions, in the stored configurations of their runs. It has no effect.
+    #[serde(skip_serializing, deserialize_with = "ignored")]
+    pub kv_tokens: (),
     /// Where training keeps gradients and the optimizer's state between uses. Default: `memory`.
     pub optimizer_state: StatePlace,
     /// Folder of the scratch file of `optimizer_state = "disk"`, best on a fast local disk. It takes 12 bytes for each
@@ -34,11 +38,19 @@ pub enum StatePlace {
     Disk,
 }
 
+/// What [`ExecutionConfig::kv_memory`] may be in place of a size.
+const AUTO: &str = "auto";
+
+fn ignored<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+    serde::de::IgnoredAny::deserialize(deserializer).map(drop)
+}
+
 impl Default for ExecutionConfig {
     fn default() -> Self {
         Self {
             max_batch: 64,
-            kv_memory: "4 GiB".to_owned(),
+            kv_memory: AUTO.to_owned(),
+            kv_tokens: (),
             optimizer_state: StatePlace::Memory,
             scratch_folder: String::new(),
             check_memory: true,
@@ -49,13 +61,25 @@ impl Default for ExecutionConfig {
 impl ExecutionConfig {
     /// [`ExecutionConfig::kv_memory`] in bytes; 0 for a text that [`ExecutionConfig::check`] refuses.
     pub fn kv_bytes(&self) -> u64 {
+        if self.is_kv_enlarged() {
+            return 4 << 30;
+        }
         self.kv_memory.parse::<ByteSize>().map_or(0, |size| size.as_u64())
+    }
+
+    /// Whether a sequence that does not fit [`ExecutionConfig::kv_bytes`] gets what it needs, instead of an error.
+    pub fn is_kv_enlarged(&self) -> bool {
+        self.kv_memory == AUTO
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let is_sound = (1..=65_536).contains(&self.max_batch);
         require(is_sound, "execution.max_batch", "must be between 1 and 65536")?;
-        require(self.kv_bytes() > 0, "execution.kv_memory", "must be a size above 0, such as \"4 GiB\"")
+        require(
+            self.kv_bytes() > 0,
+            "execution.kv_memory",
+            "must be \"auto\", or a size above 0, such as \"4 GiB\"",
+        )
     }
 }
 
@@ -65,8 +89,7 @@ mod tests {
 
     #[test]
     fn sizes_by_hand() {
-        for (text, bytes) in
-            [("512 MiB", 512 << 20), ("2GB", 2_000_000_000), ("4 GiB", 4 << 30), ("100", 100)]
+        for (text, bytes) in [("512 MiB", 512 << 20), ("2GB", 2_000_000_000), ("auto", 4 << 30), ("100", 100)]
         {
             let config = ExecutionConfig { kv_memory: text.to_owned(), ..Default::default() };
             assert_eq!(config.kv_bytes(), bytes, "{text}");
@@ -76,5 +99,13 @@ mod tests {
             let config = ExecutionConfig { kv_memory: text.to_owned(), ..Default::default() };
             assert!(config.check().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn the_setting_of_earlier_versions_is_taken_and_forgotten() {
+        let config: ExecutionConfig = toml::from_str("max_batch = 3\nkv_tokens = 131072\n").unwrap();
+        assert_eq!(config, ExecutionConfig { max_batch: 3, ..Default::default() });
+        assert!(!toml::to_string(&config).unwrap().contains("kv_tokens"));
+        assert!(toml::from_str::<ExecutionConfig>("kv_token = 1").is_err());
     }
 }

@@ -26,7 +26,7 @@ impl Default for LoraConfig {
 
 impl LoraConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require(self.rank > 0, "lora.rank", "must be at least 1")?;
+        require((1..=65_536).contains(&self.rank), "lora.rank", "must be between 1 and 65536")?;
         require(self.alpha.is_finite() && self.alpha > 0.0, "lora.alpha", "must be above 0")?;
         require(!self.target_modules.is_empty(), "lora.target_modules", "must name a module")
     }

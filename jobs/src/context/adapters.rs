@@ -25,6 +25,16 @@ pub async fn import_model(store: &Store, folder: &ModelFolder) -> Result<Checkpo
     ChatFormat::load(&folder.base)?;
     let base = import_checkpoint(store, &folder.base).await?;
     let Some(adapter) = &folder.adapter else { return Ok(base) };
+    for name in ["tokenizer.json", "chat_template.jinja"] {
+        let read = |folder: &Path| fs_err::read(folder.join(name)).ok();
+        if read(adapter).is_some_and(|own| Some(own) != read(&folder.base)) {
+            let file = adapter.join(name);
+            tracing::warn!(
+                "prompts are made with the base's {name}, which is not that of: {}",
+                file.display()
+            );
+        }
+    }
     // The base's folder in the store is another than the one that the adapter names.
     let renamed = temporary()?;
     AdapterConfig { base: adapter_base_name(&base), ..AdapterConfig::load(adapter)? }.save(renamed.path())?;

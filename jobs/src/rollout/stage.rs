@@ -261,6 +261,7 @@ fn voice(
     let options = EngineOptions {
         max_batch: execution.max_batch,
         kv_bytes: execution.kv_bytes(),
+        is_kv_enlarged: execution.is_kv_enlarged(),
         ..EngineOptions::default()
     };
     let engine: Box<dyn Engine> = Box::new(LocalEngine::new(model, options));

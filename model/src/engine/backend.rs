@@ -24,6 +24,9 @@ pub(super) trait Backend: Send {
     /// pieces, one after the other.
     fn forward(&mut self, pieces: &[Piece<'_>], wanted: &[usize]) -> Result<Vec<f32>, ModelError>;
 
+    /// Raises the number of blocks to this.
+    fn grow(&mut self, n_blocks: usize);
+
     /// Makes one block hold what another one holds.
     fn copy(&mut self, from: usize, to: usize) -> Result<(), ModelError>;
 }
@@ -81,6 +84,10 @@ impl Backend for ModelBackend {
         };
         let logits = self.model.logits(&hidden)?;
         logits.flatten_all().and_then(|logits| logits.to_vec1()).computing("reading logits")
+    }
+
+    fn grow(&mut self, n_blocks: usize) {
+        self.kv.grow(n_blocks);
     }
 
     fn copy(&mut self, from: usize, to: usize) -> Result<(), ModelError> {

@@ -16,6 +16,8 @@ pub(super) struct Limits {
     pub max_batch: usize,
     pub prefill_tokens: usize,
     pub reuses_prefixes: bool,
+    /// Whether the cache is enlarged for a sequence that it cannot hold, instead of refusing it.
+    pub is_enlarged: bool,
 }
 
 /// A request and what it has come to.
@@ -47,7 +49,7 @@ impl Sequence {
 
     /// Most tokens that it will have.
     fn max_len(&self, context_length: usize) -> usize {
-        (self.request.prompt.len() + self.request.max_new_tokens).min(context_length)
+        self.request.prompt.len().saturating_add(self.request.max_new_tokens).min(context_length)
     }
 }
 
@@ -131,6 +133,11 @@ impl<B: Backend> Batcher<B> {
         let sequence = Sequence::new(request);
         // The last token is sampled and never computed.
         let n_tokens = sequence.max_len(limit) - 1;
+        if n_tokens > self.tree.capacity() && self.limits.is_enlarged {
+            let n_blocks = self.tree.n_blocks_for(n_tokens);
+            self.backend.grow(n_blocks);
+            self.tree.grow(n_blocks);
+        }
         if n_tokens > self.tree.capacity() {
             let bytes = |n_blocks: usize| n_blocks as u64 * self.backend.block_bytes() as u64;
             return Err(ModelError::KvMemory {
@@ -183,8 +190,13 @@ impl<B: Backend> Batcher<B> {
                 deferred.push_back(sequence);
                 continue;
             }
-            // Beside its own tokens so far, room for each sequence to go on a little.
-            let n_needed = self.tree.n_missing(&prefix, tokens.len()) + self.active.len();
+            // Beside its own tokens, room for each sequence to go on a little. One that was paused comes back when it can
+            // go on to its end, or it would soon be paused again and its tokens computed for nothing.
+            let n_tokens = match sequence.n_reused {
+                None => tokens.len(),
+                Some(_) => sequence.max_len(self.backend.context_length()) - 1,
+            };
+            let n_needed = self.tree.n_missing(&prefix, n_tokens) + self.active.len();
             if n_needed > self.tree.n_available() && !self.active.is_empty() {
                 deferred.push_back(sequence);
                 break;

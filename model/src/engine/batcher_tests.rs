@@ -93,6 +93,10 @@ impl Backend for StandIn {
         Ok(logits)
     }
 
+    fn grow(&mut self, n_blocks: usize) {
+        self.blocks.resize(self.blocks.len().max(n_blocks), [None; BLOCK_LEN]);
+    }
+
     fn copy(&mut self, from: usize, to: usize) -> Result<(), ModelError> {
         assert_ne!(from, to);
         self.blocks[to] = self.blocks[from];
@@ -106,7 +110,7 @@ fn batcher(
     prefill_tokens: usize,
     reuses_prefixes: bool,
 ) -> Batcher<StandIn> {
-    let limits = Limits { max_batch, prefill_tokens, reuses_prefixes };
+    let limits = Limits { max_batch, prefill_tokens, reuses_prefixes, is_enlarged: false };
     Batcher::new(StandIn::new(n_blocks), limits)
 }
 
@@ -260,9 +264,13 @@ fn a_sequence_that_the_whole_cache_cannot_hold_is_refused() {
     let message = batcher.submit(request(1, &[5; 5], 9)).unwrap_err().to_string();
     let expected = "a sequence of 13 tokens take 400 bytes, more than the limit: 300";
     assert!(message.contains(expected), "{message}");
-    let mut fits = request(2, &[5; 5], 8);
-    fits.stop_ids = Arc::from([]);
-    assert_eq!(run_all(&mut batcher, &[fits])[&2].token_ids.len(), 8);
+    let never = |id, n| GenerationRequest { stop_ids: Arc::from([]), ..request(id, &[5; 5], n) };
+    assert_eq!(run_all(&mut batcher, &[never(2, 8)])[&2].token_ids.len(), 8);
+    // Unless it may be enlarged: then for whatever the context holds.
+    batcher.limits.is_enlarged = true;
+    let results = run_all(&mut batcher, &[never(3, 9), never(4, usize::MAX)]);
+    assert_eq!(results[&3].token_ids, alone(&never(3, 9)).0);
+    assert_eq!(results[&4].token_ids.len(), CONTEXT - 5);
 }
 
 #[test]

@@ -12,6 +12,8 @@ pub struct EngineOptions {
     pub max_batch: usize,
     /// Memory for keys and values, those of finished sequences included, in bytes. It is taken as it is needed.
     pub kv_bytes: u64,
+    /// Whether a sequence that does not fit even alone enlarges that memory; otherwise it is refused.
+    pub is_kv_enlarged: bool,
     /// Most prompt tokens computed in one round, beside one token of each generation.
     pub prefill_tokens: usize,
     /// Whether a prompt starts from the longest part of it that the cache has.
@@ -20,7 +22,13 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { max_batch: 32, kv_bytes: 4 << 30, prefill_tokens: 512, reuses_prefixes: true }
+        Self {
+            max_batch: 32,
+            kv_bytes: 4 << 30,
+            is_kv_enlarged: false,
+            prefill_tokens: 512,
+            reuses_prefixes: true,
+        }
     }
 }
 
@@ -41,6 +49,7 @@ impl LocalEngine {
             max_batch: options.max_batch.max(1),
             prefill_tokens: options.prefill_tokens,
             reuses_prefixes: options.reuses_prefixes,
+            is_enlarged: options.is_kv_enlarged,
         };
         let backend = ModelBackend::new(model, options.kv_bytes);
         Self { batcher: Batcher::new(backend, limits) }

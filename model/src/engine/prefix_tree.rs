@@ -80,6 +80,11 @@ impl PrefixTree {
         self.n_blocks.saturating_mul(self.block_len)
     }
 
+    /// Raises the number of blocks to this; it never falls.
+    pub(super) fn grow(&mut self, n_blocks: usize) {
+        self.n_blocks = self.n_blocks.max(n_blocks);
+    }
+
     /// Blocks for a sequence.
     pub(super) fn n_blocks_for(&self, n_tokens: usize) -> usize {
         n_tokens.div_ceil(self.block_len)
@@ -92,7 +97,7 @@ impl PrefixTree {
         let mut children = &self.roots;
         loop {
             let common = |&node: &usize| (common_prefix(&self.nodes[node].tokens, rest), node);
-            // Of equals an unused one, which may be taken over, and then the first.
+            // A full match is the only one. Of equal parts, an unused one, which may be taken over, and then the first.
             let best = children.iter().map(common).rev().max_by_key(|&(n, node)| {
                 (n, self.nodes[node].n_users == 0 && self.nodes[node].tokens.len() == n)
             });
@@ -153,11 +158,38 @@ impl PrefixTree {
     }
 
     /// Notes that tokens were computed, for which there are blocks.
+    ///
+    /// A block that has become full and is what a neighbour is already, is given up for that one: the same tokens after
+    /// the same beginning have the same keys and values. So no two paths hold the same full block twice, and the first
+    /// that matches is the only one.
     pub(super) fn push(&mut self, path: &mut Path, tokens: impl Iterator<Item = u32>) {
         for token in tokens {
-            self.nodes[path.blocks[path.n_tokens / self.block_len]].tokens.push(token);
+            let place = path.n_tokens / self.block_len;
+            let block = path.blocks[place];
+            self.nodes[block].tokens.push(token);
             path.n_tokens += 1;
+            if path.n_tokens.is_multiple_of(self.block_len) {
+                self.merge(path, place);
+            }
         }
+    }
+
+    /// Replaces a full block of a path, which nobody else uses, by a neighbour that holds the same, if there is one.
+    fn merge(&mut self, path: &mut Path, place: usize) {
+        let block = path.blocks[place];
+        let Node { tokens, parent, .. } = &self.nodes[block];
+        let siblings = parent.map_or(&self.roots, |parent| &self.nodes[parent].children);
+        let twin = siblings.iter().find(|&&other| other != block && self.nodes[other].tokens == *tokens);
+        let Some(&twin) = twin else { return };
+        self.claim(twin);
+        // What follows of the path is empty as yet.
+        for child in std::mem::take(&mut self.nodes[block].children) {
+            self.nodes[child].parent = Some(twin);
+            self.nodes[twin].children.push(child);
+        }
+        path.blocks[place] = twin;
+        self.unclaim(block);
+        self.remove(block);
     }
 
     /// Ends the use of a path. What was computed stays for whoever goes on from it, if it `is_kept`.
@@ -314,6 +346,28 @@ mod tests {
         assert_eq!(tree.n_available(), 4);
     }
 
+    #[test]
+    fn a_block_that_two_sequences_fill_alike_is_kept_once() {
+        let mut tree = PrefixTree::new(8, 2);
+        let (mut first, _) = start(&mut tree, &[1, 2, 3]);
+        let (mut second, copy) = start(&mut tree, &[1, 2, 3]);
+        assert_eq!((&first.blocks, &second.blocks, copy), (&vec![0, 1], &vec![0, 2], None));
+        // Room for three more, of which the first fills the block: [4], [5, 6].
+        assert!(tree.extend(&mut first, 3) && tree.extend(&mut second, 3));
+        tree.push(&mut first, [4, 5, 6].into_iter());
+        assert_eq!(tree.n_available(), 8 - 5);
+        tree.push(&mut second, [4, 7].into_iter());
+        assert_eq!((&first.blocks, &second.blocks), (&vec![0, 1, 3], &vec![0, 1, 4]));
+        assert_eq!(tree.n_available(), 8 - 4);
+        tree.release(second, true);
+        assert_eq!(
+            tree.longest_prefix(&[1, 2, 3, 4, 7, 0], 5),
+            Prefix { blocks: vec![0, 1], part: Some((4, 1)), n_tokens: 5 }
+        );
+        tree.release(first, true);
+        assert_eq!(tree.longest_prefix(&[1, 2, 3, 4, 5, 6, 0], 6).n_tokens, 6);
+    }
+
     proptest! {
         /// Any order of beginnings, growth and ends leaves a tree whose books are right.
         #[test]
@@ -362,6 +416,10 @@ mod tests {
                     let is_free = tree.free.contains(&block);
                     let is_unused_leaf = !is_free && n_users == 0 && node.children.is_empty();
                     prop_assert_eq!(tree.unused_leaves.contains(&(node.last_used, block)), is_unused_leaf);
+                    let twins = tree.nodes.iter().enumerate().filter(|(other, twin)| {
+                        !tree.free.contains(other) && twin.parent == node.parent && twin.tokens == node.tokens
+                    });
+                    prop_assert!(is_free || node.tokens.len() < 3 || twins.count() == 1, "kept once");
                     // Children that nothing is computed of yet may wait behind a node that is not full.
                     let has_more = node.children.iter().any(|&child| !tree.nodes[child].tokens.is_empty());
                     prop_assert!(!has_more || node.tokens.len() == 3, "inner nodes are full");

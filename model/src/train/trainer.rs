@@ -274,9 +274,12 @@ impl Trainer {
         if self.parameters.adapter.is_none() {
             return Err(ModelError::invalid("a model that is trained whole has no base"));
         }
+        // If one of them fails half-way, what is there is neither the base nor the adapted weights.
+        self.is_broken = true;
         self.publish(false)?;
         let result = f(self);
         self.publish(true)?;
+        self.is_broken = false;
         Ok(result)
     }
 

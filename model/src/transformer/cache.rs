@@ -66,6 +66,11 @@ impl KvCache {
         self.n_blocks
     }
 
+    /// Raises the number of blocks to this; it never falls.
+    pub fn grow(&mut self, n_blocks: usize) {
+        self.n_blocks = self.n_blocks.max(n_blocks);
+    }
+
     /// Makes one block hold what another one holds.
     ///
     /// # Errors

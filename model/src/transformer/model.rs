@@ -27,7 +27,8 @@ impl Model {
     /// folder with the base it names; see [`ModelFolder::open`].
     ///
     /// Sums are in `f32`. On the CPU, matrices stored in `bf16` stay `bf16`; everything else is widened to `f32`. No
-    /// value changes. What an adapter adds is added now, in `f32`, so that sampling is as fast as without.
+    /// value changes. What an adapter adds is added now, and the matrices it is added to are `f32`, so that sampling is as fast as
+    /// with weights in `f32`.
     ///
     /// # Errors
     /// Those of [`ModelConfig::load`]; a missing, extra, damaged or wrongly shaped tensor, each named with its file; those of
