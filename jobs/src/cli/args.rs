@@ -1,9 +1,8 @@
 use std::path::PathBuf;
 
-use bytesize::ByteSize;
 use envace_pipeline::Store;
 
-use crate::config::{Config, Preset};
+use crate::config::{Config, ExecutionConfig, Preset};
 use crate::context::RunContext;
 
 /// Where artifacts live.
@@ -47,9 +46,10 @@ pub struct RunArgs {
     #[arg(long)]
     pub reconfigure: bool,
 
-    /// Memory for keys and values in this call, such as "2 GiB", in place of the configured one; changes no result
+    /// Memory for keys and values in this call, such as "2 GiB" or "auto", in place of the configured one; changes no
+    /// result
     #[arg(long, value_name = "SIZE")]
-    pub kv_memory: Option<ByteSize>,
+    pub kv_memory: Option<String>,
 }
 
 impl RunArgs {
@@ -64,9 +64,14 @@ impl RunArgs {
             (None, None) => None,
         };
         let store = self.store.open()?;
+        let execution = ExecutionConfig {
+            kv_memory: self.kv_memory.clone().unwrap_or_else(|| ExecutionConfig::default().kv_memory),
+            ..ExecutionConfig::default()
+        };
+        execution.check()?;
         let mut context = RunContext::open(store, &self.run, given, self.reconfigure).await?;
-        if let Some(size) = self.kv_memory {
-            context.config.execution.kv_memory = size.as_u64().to_string();
+        if self.kv_memory.is_some() {
+            context.config.execution.kv_memory = execution.kv_memory;
         }
         Ok(context)
     }

@@ -72,7 +72,11 @@ impl ExecutionConfig {
         self.kv_memory == AUTO
     }
 
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    /// Says what is wrong with it.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the setting and what it may be.
+    pub fn check(&self) -> Result<(), ConfigError> {
         let is_sound = (1..=65_536).contains(&self.max_batch);
         require(is_sound, "execution.max_batch", "must be between 1 and 65536")?;
         require(

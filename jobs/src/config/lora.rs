@@ -27,7 +27,9 @@ impl Default for LoraConfig {
 impl LoraConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require((1..=65_536).contains(&self.rank), "lora.rank", "must be between 1 and 65536")?;
-        require(self.alpha.is_finite() && self.alpha > 0.0, "lora.alpha", "must be above 0")?;
+        // It is computed with in 32 bits.
+        let alpha = self.alpha as f32;
+        require(alpha.is_finite() && alpha > 0.0, "lora.alpha", "must be above 0, and a 32-bit number")?;
         require(!self.target_modules.is_empty(), "lora.target_modules", "must name a module")
     }
 }

@@ -107,12 +107,12 @@ pub enum Right<'a> {
         /// All elements.
         values: &'a [f32],
     },
-    /// Panels of [`panel_width`] columns, each `depth` rows, zero where columns are missing.
+    /// Panels of [`super::panel_width`] columns, each `depth` rows, zero where columns are missing.
     Panels {
         /// All elements.
         values: &'a [f32],
     },
-    /// Such panels of pairs of `bf16`; see [`Panels::to_bf16`].
+    /// Such panels of pairs of `bf16`; see [`super::Panels::to_bf16`].
     Bf16Panels {
         /// All pairs.
         values: &'a [u32],
