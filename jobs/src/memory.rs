@@ -117,7 +117,21 @@ pub async fn stage_memory(
 /// # Errors
 /// As [`stage_memory`] and [`StageMemory::check`].
 pub async fn refuse_too_large(ctx: &RunContext, stage: Stage, step: u64) -> Result<(), JobError> {
+    refuse_missing_scratch(&ctx.config)?;
     stage_memory(ctx, stage, step).await?.map_or(Ok(()), |memory| memory.check())
+}
+
+/// Refuses a folder for the optimizer's state that is not there: a mistyped name, or a disk that is not mounted.
+fn refuse_missing_scratch(config: &Config) -> Result<(), JobError> {
+    let folder = &config.execution.scratch_folder;
+    let is_used = config.execution.optimizer_state == StatePlace::Disk && !folder.is_empty();
+    if is_used && !std::path::Path::new(folder).is_dir() {
+        return Err(JobError::refused(
+            format!("`execution.scratch_folder` is no folder: {folder}"),
+            "make it, or name one on a disk with 12 to 16 bytes of room for each weight",
+        ));
+    }
+    Ok(())
 }
 
 /// Keys and values count as far as the generations under way can fill their room, each as long as may be; what is kept

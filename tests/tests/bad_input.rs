@@ -47,6 +47,7 @@ async fn each_is_named_and_leaves_no_output() {
     write("torn.toml", &format!("[policy]\ncheckpoint = {:?}\n", path("torn")));
     write("cache.toml", "[policy]\ncheckpoint = \"bundled\"\n[execution]\nkv_memory = \"20 KiB\"\n");
     write("size.toml", "[execution]\nkv_memory = \"much\"\n");
+    write("scratch.toml", "[execution]\noptimizer_state = \"disk\"\nscratch_folder = \"no/such/folder\"\n");
     write("beta.toml", "[update.adamw]\nbeta1 = 1.0\n");
     write("twice.toml", "[evaluate]\nsplits = [\"drift\", \"drift\"]\n");
     write("model.toml", &format!("[policy]\ncheckpoint = {:?}\n", path("model")));
@@ -77,6 +78,38 @@ async fn each_is_named_and_leaves_no_output() {
             &["keys and values", "more than the limit"],
         ),
         ("no size", rollout("size.toml"), &["execution.kv_memory", "GiB", "auto"]),
+        (
+            "a scratch folder that is not there, before the first rollout",
+            owned(&[
+                "run",
+                "--store",
+                &store,
+                "--run",
+                "s",
+                "--steps",
+                "1",
+                "--config",
+                &path("scratch.toml"),
+            ]),
+            &["execution.scratch_folder", "no/such/folder"],
+        ),
+        (
+            "a size that is none, for one call",
+            owned(&[
+                "rollout",
+                "--store",
+                &store,
+                "--run",
+                "t",
+                "--step",
+                "0",
+                "--preset",
+                "default",
+                "--kv-memory",
+                "0",
+            ]),
+            &["execution.kv_memory"],
+        ),
         ("beta of one", rollout("beta.toml"), &["update.adamw", "beta1"]),
         ("a split twice", rollout("twice.toml"), &["evaluate.splits"]),
         (

@@ -64,14 +64,13 @@ impl RunArgs {
             (None, None) => None,
         };
         let store = self.store.open()?;
-        let execution = ExecutionConfig {
-            kv_memory: self.kv_memory.clone().unwrap_or_else(|| ExecutionConfig::default().kv_memory),
-            ..ExecutionConfig::default()
-        };
-        execution.check()?;
+        if let Some(kv_memory) = self.kv_memory.clone() {
+            // Before anything of the run is stored.
+            ExecutionConfig { kv_memory, ..ExecutionConfig::default() }.check()?;
+        }
         let mut context = RunContext::open(store, &self.run, given, self.reconfigure).await?;
-        if self.kv_memory.is_some() {
-            context.config.execution.kv_memory = execution.kv_memory;
+        if let Some(kv_memory) = &self.kv_memory {
+            context.config.execution.kv_memory.clone_from(kv_memory);
         }
         Ok(context)
     }

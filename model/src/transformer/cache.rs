@@ -36,7 +36,7 @@ impl Piece<'_> {
 
 /// Keys and values in `f32`, in blocks of [`KvCache::BLOCK_LEN`] positions of all layers.
 ///
-/// Which blocks a sequence has is the caller's to say. Blocks take memory from their first use on.
+/// Which blocks a sequence has is the caller's to say. A block takes memory once it or one of a higher number is used.
 pub struct KvCache {
     layout: HeadLayout,
     n_layers: usize,
