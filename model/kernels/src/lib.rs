@@ -33,6 +33,7 @@ mod vector_unit;
 use pulp::{Arch, Simd, WithSimd};
 
 pub use adamw::{AdamWStep, adamw_step};
+pub use aligned::zeros;
 pub use attention::{
     HeadKeys, HeadLayout, KvBlock, LastRow, Tile, attend_forest, attend_forest_backward, attend_last,
     attend_tile,

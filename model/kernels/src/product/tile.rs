@@ -123,6 +123,7 @@ impl<E: Stored> WithSimd for Pass<'_, E> {
             }
             LeftBlock::Packed { values } => assert!(values.len() >= self.n_rows * self.depth),
         }
+        let n_tiles = self.n_rows.div_ceil(self.rows_per_tile);
         for panel in 0..n_panels {
             let column = panel * nr;
             let width = nr.min(self.width - column);
@@ -149,9 +150,10 @@ impl<E: Stored> WithSimd for Pass<'_, E> {
                         depth,
                         width,
                         is_added: self.is_added || start > 0,
+                        ahead: Ahead { tile: row / self.rows_per_tile, n_tiles },
                     };
                     let is_packed = matches!(self.left, LeftBlock::Packed { .. });
-                    let looks_ahead = self.looks_ahead && row + n_rows == self.n_rows;
+                    let looks_ahead = self.looks_ahead;
                     // SAFETY: it was asserted above that the last element of both factors lies inside its slice: a
                     // tile reads rows below `row + n_rows`, depths below `start + depth` and one panel.
                     unsafe {
@@ -183,6 +185,14 @@ struct Tile<E> {
     depth: usize,
     width: usize,
     is_added: bool,
+    ahead: Ahead,
+}
+
+/// Which part of the block that follows a tile asks for: memory is then busy all the time, not only in the last tile.
+#[derive(Clone, Copy)]
+struct Ahead {
+    tile: usize,
+    n_tiles: usize,
 }
 
 impl<E: Stored> Tile<E> {
@@ -243,10 +253,13 @@ impl<E: Stored> Tile<E> {
         // SAFETY: the caller promises both factors for `depth` positions and `ROWS` rows.
         unsafe {
             let (mut left, mut right) = (self.left, self.right);
-            let ahead = self.depth * self.right_stride;
+            let Ahead { tile, n_tiles } = self.ahead;
+            let step = self.right_stride / n_tiles;
+            let mut ahead = right.wrapping_add((n_tiles + tile) * self.depth * step);
             for _ in 0..self.depth {
                 if AHEAD {
-                    prefetch(right.wrapping_add(ahead), self.right_stride);
+                    prefetch(ahead, step);
+                    ahead = ahead.wrapping_add(step);
                 }
                 let columns = E::read(simd, right);
                 for (i, sums) in sums.iter_mut().enumerate() {

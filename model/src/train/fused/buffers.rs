@@ -1,5 +1,7 @@
 //! Memory that is used again.
 
+use envace_kernels::zeros;
+
 /// Vectors that are not in use. Large ones are costly to get from the system and to fill with zeros each time.
 #[derive(Default)]
 pub(super) struct Buffers(Vec<Vec<f32>>);
@@ -9,14 +11,14 @@ impl Buffers {
     pub(super) fn take(&mut self, len: usize) -> Vec<f32> {
         let fitting = self.0.iter().enumerate().filter(|(_, buffer)| buffer.capacity() >= len);
         let smallest = fitting.min_by_key(|(_, buffer)| buffer.capacity()).map(|(index, _)| index);
-        let mut buffer = smallest.map(|index| self.0.swap_remove(index)).unwrap_or_default();
-        if buffer.len() > len {
-            buffer.truncate(len);
-        } else {
-            buffer.reserve_exact(len - buffer.len());
-            buffer.resize(len, 0.0);
+        match smallest {
+            Some(index) => {
+                let mut buffer = self.0.swap_remove(index);
+                buffer.resize(len, 0.0);
+                buffer
+            }
+            None => zeros(len),
         }
-        buffer
     }
 
     /// As [`Buffers::take`], with the elements of `values`.
