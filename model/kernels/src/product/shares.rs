@@ -205,7 +205,7 @@ impl Block<'_> {
                 depth,
                 width,
                 is_added: self.is_added,
-                looks_ahead: n_rows < MANY_ROWS,
+                looks_ahead: true,
                 out: &mut out[row * out_stride..],
                 out_stride,
             });
