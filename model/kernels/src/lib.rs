@@ -35,7 +35,7 @@ use pulp::{Arch, Simd, WithSimd};
 pub use adamw::{AdamWStep, adamw_step};
 pub use aligned::zeros;
 pub use attention::{
-    HeadKeys, HeadLayout, KvBlock, LastRow, Tile, attend_forest, attend_forest_backward, attend_last,
+    HeadKeys, HeadLayout, KvBlocks, KvRow, LastRow, Tile, attend_forest, attend_forest_backward, attend_last,
     attend_tile,
 };
 pub use forest::{Forest, Run, Stretch};

@@ -1,6 +1,6 @@
 //! Keys and values of the sequences that are being decoded, in blocks that sequences can share.
 
-use envace_kernels::{HeadLayout, KvBlock, LastRow, Tile, attend_last, attend_tile};
+use envace_kernels::{HeadLayout, KvBlocks, KvRow, LastRow, Tile, attend_last, attend_tile};
 use rayon::prelude::*;
 
 use crate::config::ModelConfig;
@@ -39,26 +39,26 @@ impl Piece<'_> {
 /// Which blocks a sequence has is the caller's to say. A block takes memory once it or one of a higher number is used.
 pub struct KvCache {
     layout: HeadLayout,
-    n_layers: usize,
     context_length: usize,
     n_blocks: usize,
     /// Those made so far: all that were ever used.
-    blocks: Vec<KvBlock>,
+    blocks: KvBlocks,
 }
 
 impl KvCache {
     /// Positions of a block.
-    pub const BLOCK_LEN: usize = KvBlock::LEN;
+    pub const BLOCK_LEN: usize = KvBlocks::LEN;
 
     /// Makes an empty cache of `n_blocks` blocks for a model of this configuration.
     pub fn new(config: &ModelConfig, n_blocks: usize) -> Self {
-        let (layout, n_layers) = (super::layout(config), config.n_layers);
-        Self { layout, n_layers, context_length: config.context_length, n_blocks, blocks: Vec::new() }
+        let layout = super::layout(config);
+        let blocks = KvBlocks::new(layout, config.n_layers);
+        Self { layout, context_length: config.context_length, n_blocks, blocks }
     }
 
     /// Memory that a block takes for a model of this configuration, in bytes.
     pub fn block_bytes(config: &ModelConfig) -> usize {
-        KvBlock::n_bytes(super::layout(config), config.n_layers)
+        KvBlocks::block_bytes(super::layout(config), config.n_layers)
     }
 
     /// Number of blocks.
@@ -76,27 +76,17 @@ impl KvCache {
     /// # Errors
     /// [`ModelError::Invalid`] if one of them does not exist or they are the same.
     pub fn copy(&mut self, from: usize, to: usize) -> Result<(), ModelError> {
-        if from.max(to) < self.n_blocks {
-            self.make(from.max(to));
-        }
-        let Ok([source, target]) = self.blocks.get_disjoint_mut([from, to]) else {
+        if from == to || from.max(to) >= self.n_blocks {
             return Err(ModelError::invalid(format!("the cache cannot copy block {from} to block: {to}")));
-        };
-        target.copy_from(source);
-        Ok(())
-    }
-
-    /// Makes all blocks up to this one.
-    fn make(&mut self, block: usize) {
-        let (layout, n_layers) = (self.layout, self.n_layers);
-        if block >= self.blocks.len() {
-            self.blocks.resize_with(block + 1, || KvBlock::new(layout, n_layers));
         }
+        self.blocks.grow(from.max(to) + 1);
+        self.blocks.copy(from, to);
+        Ok(())
     }
 
     /// Checks the pieces and makes the blocks that they are stored in.
     pub(super) fn reserve(&mut self, pieces: &[Piece<'_>]) -> Result<(), ModelError> {
-        let mut written = Vec::new();
+        let mut written: Vec<usize> = Vec::new();
         for piece in pieces {
             let needed = piece.end();
             if needed > self.context_length {
@@ -119,7 +109,7 @@ impl KvCache {
             return Err(ModelError::invalid(format!("two pieces would be stored in one block: {block}")));
         }
         if let Some(&last) = written.last() {
-            self.make(last);
+            self.blocks.grow(last + 1);
         }
         Ok(())
     }
@@ -130,13 +120,16 @@ impl KvCache {
     pub(super) fn attend(&mut self, layer: usize, pieces: &[Piece<'_>], qkv: &[f32]) -> Vec<f32> {
         let layout = self.layout;
         let (row_width, query_width) = (layout.row_width(), layout.query_width());
-        let mut rows = qkv.chunks_exact(row_width);
-        for piece in pieces {
-            for (position, row) in (piece.position..piece.end()).zip(&mut rows) {
+        let places = pieces.iter().flat_map(|piece| (piece.position..piece.end()).map(move |i| (piece, i)));
+        let mut kept: Vec<KvRow<'_>> = places
+            .zip(qkv.chunks_exact(row_width))
+            .map(|((piece, position), row)| {
                 let block = piece.blocks[position / Self::BLOCK_LEN];
-                self.blocks[block].store(layer, position % Self::BLOCK_LEN, row);
-            }
-        }
+                KvRow { block, offset: position % Self::BLOCK_LEN, row }
+            })
+            .collect();
+        kept.sort_by_key(|row| row.block);
+        self.blocks.store(layer, &kept);
         let mut out = vec![0.0; qkv.len() / row_width * query_width];
         let (mut tasks, mut lasts) = (Vec::new(), Vec::new());
         let (mut rest, mut qkv) = (out.as_mut_slice(), qkv);
@@ -168,7 +161,7 @@ impl KvCache {
 }
 
 /// Attends for pieces of one token, many sequences a task.
-fn attend_lasts(lasts: Vec<(LastRow<'_>, &mut [f32])>, blocks: &[KvBlock], layer: usize, layout: HeadLayout) {
+fn attend_lasts(lasts: Vec<(LastRow<'_>, &mut [f32])>, blocks: &KvBlocks, layer: usize, layout: HeadLayout) {
     let n_heads = layout.n_kv_heads;
     // The fewer tasks, the more is shared; a few for each thread even out their lengths.
     let n_tasks = 4 * rayon::current_num_threads();
@@ -181,7 +174,7 @@ fn attend_lasts(lasts: Vec<(LastRow<'_>, &mut [f32])>, blocks: &[KvBlock], layer
         .par_iter()
         .map_init(Vec::new, |scratch, &(kv_head, rows)| {
             let mut out = vec![0.0; rows.len() * group];
-            let head = |block: usize| blocks[block].head(layer, kv_head);
+            let head = |block: usize| blocks.head(block, layer, kv_head);
             attend_last(rows, kv_head, head, layout, scratch, &mut out);
             out
         })
@@ -200,7 +193,7 @@ fn attend_lasts(lasts: Vec<(LastRow<'_>, &mut [f32])>, blocks: &[KvBlock], layer
 fn attend_rows(
     position: usize,
     piece: &Piece<'_>,
-    blocks: &[KvBlock],
+    blocks: &KvBlocks,
     layer: usize,
     layout: HeadLayout,
     qkv: &[f32],
@@ -210,10 +203,10 @@ fn attend_rows(
     let (stride, query_width) = (layout.row_width(), layout.query_width());
     let n_rows = out.len() / query_width;
     for head in 0..layout.n_heads {
-        let block = |i: usize| blocks[piece.blocks[i]].head(layer, head / layout.group());
+        let block = |i: usize| blocks.head(piece.blocks[i], layer, head / layout.group());
         let start = head * layout.head_dim;
         let (queries, out) = (&qkv[start..], &mut out[start..]);
         let tile = Tile { queries, stride, n_rows, first_length: position + 1, step: 1 };
-        attend_tile(&tile, KvBlock::LEN, block, layout, scratch, out, query_width);
+        attend_tile(&tile, KvBlocks::LEN, block, layout, scratch, out, query_width);
     }
 }

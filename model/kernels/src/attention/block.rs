@@ -1,62 +1,187 @@
-//! A block of the cache: what all layers and heads keep of some positions.
+//! Blocks of the cache: what all layers and heads keep of some positions.
+
+use rayon::prelude::*;
 
 use super::{HeadKeys, HeadLayout, append_keys, append_values};
 use crate::aligned::Aligned;
 
-/// Keys and values of [`KvBlock::LEN`] consecutive positions, of all layers and key and value heads.
+/// Bytes that are got from the system at a time, so that blocks, which are read piece by piece in any order, lie on
+/// large pages.
+const SLAB_BYTES: usize = 32 << 20;
+
+/// Keys and values in blocks of [`KvBlocks::LEN`] consecutive positions, each of all layers and key and value heads.
 ///
-/// The unit in which a cache is shared, kept and forgotten.
-pub struct KvBlock {
+/// A block is the unit in which a cache is shared, kept and forgotten.
+pub struct KvBlocks {
     layout: HeadLayout,
+    n_layers: usize,
     /// Layer after layer, in it head after head: key panels, then padded value rows.
-    elements: Aligned,
+    slabs: Vec<Aligned>,
+    n_blocks: usize,
 }
 
-impl KvBlock {
+/// A row whose key and value are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct KvRow<'a> {
+    /// Number of the block.
+    pub block: usize,
+    /// Position in the block.
+    pub offset: usize,
+    /// `[queries | keys | values]`.
+    pub row: &'a [f32],
+}
+
+impl KvBlocks {
     /// Positions of a block: a multiple of every panel width.
     pub const LEN: usize = 32;
 
-    /// Makes a block of zeros.
+    /// Makes no blocks.
     pub fn new(layout: HeadLayout, n_layers: usize) -> Self {
-        let mut elements = Aligned::default();
-        elements.resize(n_layers * layout.n_kv_heads * head_len(layout));
-        Self { layout, elements }
+        Self { layout, n_layers, slabs: Vec::new(), n_blocks: 0 }
     }
 
     /// Memory that a block takes, in bytes.
-    pub fn n_bytes(layout: HeadLayout, n_layers: usize) -> usize {
+    pub fn block_bytes(layout: HeadLayout, n_layers: usize) -> usize {
         n_layers * layout.n_kv_heads * head_len(layout) * size_of::<f32>()
     }
 
-    /// One head of one layer.
-    pub fn head(&self, layer: usize, kv_head: usize) -> HeadKeys<'_> {
-        let start = (layer * self.layout.n_kv_heads + kv_head) * head_len(self.layout);
-        let head = &self.elements.as_f32()[start..start + head_len(self.layout)];
-        let (keys, values) = head.split_at(self.layout.head_dim * Self::LEN);
+    /// Number of blocks.
+    pub fn n_blocks(&self) -> usize {
+        self.n_blocks
+    }
+
+    /// Makes blocks of zeros until there are this many. One takes memory once it is written to.
+    pub fn grow(&mut self, n_blocks: usize) {
+        self.n_blocks = self.n_blocks.max(n_blocks);
+        let len = self.blocks_per_slab() * self.block_len();
+        self.slabs.resize_with(self.n_blocks.div_ceil(self.blocks_per_slab()), || {
+            let mut slab = Aligned::default();
+            slab.resize(len);
+            slab
+        });
+    }
+
+    /// One head of one layer of a block.
+    pub fn head(&self, block: usize, layer: usize, kv_head: usize) -> HeadKeys<'_> {
+        let head_len = head_len(self.layout);
+        let slab = self.slabs[block / self.blocks_per_slab()].as_f32();
+        let start = block % self.blocks_per_slab() * self.block_len()
+            + (layer * self.layout.n_kv_heads + kv_head) * head_len;
+        let (keys, values) = slab[start..start + head_len].split_at(self.layout.head_dim * Self::LEN);
         HeadKeys { keys, values }
     }
 
-    /// Keeps key and value of a `[queries | keys | values]` row of one layer as those of position `offset`.
-    pub fn store(&mut self, layer: usize, offset: usize, row: &[f32]) {
+    /// Keeps keys and values of rows of one layer, on all threads. Rows of one block must be neighbours, and blocks in the
+    /// order of their numbers.
+    pub fn store(&mut self, layer: usize, mut rows: &[KvRow<'_>]) {
+        let (per_slab, block_len) = (self.blocks_per_slab(), self.block_len());
+        let mut tasks = Vec::new();
+        for (i, slab) in self.slabs.iter_mut().enumerate() {
+            let mut next = i * per_slab;
+            let mut blocks = slab.as_f32_mut().chunks_exact_mut(block_len);
+            while let Some(block) =
+                rows.first().map(|row| row.block).filter(|block| *block < (i + 1) * per_slab)
+            {
+                let (own, rest) = rows.split_at(rows.partition_point(|row| row.block <= block));
+                tasks.extend(blocks.nth(block - next).map(|block| (block, own)));
+                (rows, next) = (rest, block + 1);
+            }
+        }
         let layout = self.layout;
-        let (head_dim, head_len) = (layout.head_dim, head_len(layout));
-        let first = layer * layout.n_kv_heads * head_len;
-        let heads = &mut self.elements.as_f32_mut()[first..first + layout.n_kv_heads * head_len];
-        for (i, head) in heads.chunks_exact_mut(head_len).enumerate() {
-            let (keys, values) = head.split_at_mut(head_dim * Self::LEN);
-            let part = |start: usize| std::iter::once(&row[start..start + head_dim]);
-            append_keys(keys, offset, head_dim, part(layout.key_start(i)));
-            append_values(values, offset, layout.value_stride(), part(layout.value_start(i)));
+        let store = |(block, rows): (&mut [f32], &[KvRow<'_>])| store(block, layer, rows, layout);
+        tasks.into_par_iter().with_min_len(STORE_ROWS).for_each(store);
+    }
+
+    /// Makes one block hold what another one holds. Both must be there.
+    pub fn copy(&mut self, from: usize, to: usize) {
+        let (per_slab, len) = (self.blocks_per_slab(), self.block_len());
+        let (source, target) = (from / per_slab, to / per_slab);
+        let (start, end) = (from % per_slab * len, to % per_slab * len);
+        if source == target {
+            self.slabs[source].as_f32_mut().copy_within(start..start + len, end);
+        } else if let Ok([source, target]) = self.slabs.get_disjoint_mut([source, target]) {
+            target.as_f32_mut()[end..end + len].copy_from_slice(&source.as_f32()[start..start + len]);
         }
     }
 
-    /// Takes over everything that another block of the same model holds.
-    pub fn copy_from(&mut self, other: &Self) {
-        self.elements.as_f32_mut().copy_from_slice(other.elements.as_f32());
+    fn block_len(&self) -> usize {
+        Self::block_bytes(self.layout, self.n_layers) / size_of::<f32>()
+    }
+
+    fn blocks_per_slab(&self) -> usize {
+        (SLAB_BYTES / Self::block_bytes(self.layout, self.n_layers).max(1)).max(1)
+    }
+}
+
+/// Blocks with rows to store that are worth a task.
+const STORE_ROWS: usize = 4;
+
+/// Keeps rows of one layer in their block.
+fn store(block: &mut [f32], layer: usize, rows: &[KvRow<'_>], layout: HeadLayout) {
+    let (head_dim, head_len) = (layout.head_dim, head_len(layout));
+    let heads = &mut block[layer * layout.n_kv_heads * head_len..][..layout.n_kv_heads * head_len];
+    for (i, head) in heads.chunks_exact_mut(head_len).enumerate() {
+        let (keys, values) = head.split_at_mut(head_dim * KvBlocks::LEN);
+        for KvRow { offset, row, .. } in rows {
+            let part = |start: usize| std::iter::once(&row[start..start + head_dim]);
+            append_keys(keys, *offset, head_dim, part(layout.key_start(i)));
+            append_values(values, *offset, layout.value_stride(), part(layout.value_start(i)));
+        }
     }
 }
 
 /// Elements of one head of one layer.
 fn head_len(layout: HeadLayout) -> usize {
-    (layout.head_dim + layout.value_stride()) * KvBlock::LEN
+    (layout.head_dim + layout.value_stride()) * KvBlocks::LEN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUT: HeadLayout = HeadLayout { n_heads: 2, n_kv_heads: 2, head_dim: 4 };
+
+    fn row(number: f32) -> Vec<f32> {
+        (0..LAYOUT.row_width()).map(|i| number + i as f32 / 100.0).collect()
+    }
+
+    /// The value of a head at a position.
+    fn value(blocks: &KvBlocks, block: usize, head: usize, offset: usize) -> f32 {
+        blocks.head(block, 1, head).values[offset * LAYOUT.value_stride()]
+    }
+
+    #[test]
+    fn rows_lie_in_their_block_also_beyond_the_first_slab() {
+        let n_layers = 2;
+        let block_bytes = KvBlocks::block_bytes(LAYOUT, n_layers);
+        let last = SLAB_BYTES / block_bytes * 2 + 1;
+        let mut blocks = KvBlocks::new(LAYOUT, n_layers);
+        blocks.grow(last + 1);
+        blocks.grow(3);
+        assert_eq!(blocks.n_blocks(), last + 1);
+        let places = [(0, 3), (1, 0), (1, 31), (last - 1, 7), (last, 5)];
+        let rows: Vec<Vec<f32>> = (1..=places.len()).map(|i| row(i as f32)).collect();
+        let kept: Vec<KvRow<'_>> =
+            places.iter().zip(&rows).map(|(&(block, offset), row)| KvRow { block, offset, row }).collect();
+        blocks.store(1, &kept);
+        for (i, (block, offset)) in places.into_iter().enumerate() {
+            for head in 0..2 {
+                let expected = rows[i][LAYOUT.value_start(head)];
+                assert_eq!(value(&blocks, block, head, offset), expected, "block {block}");
+                let key = blocks.head(block, 1, head).keys[offset / crate::panel_width()
+                    * crate::panel_width()
+                    * 4
+                    + offset % crate::panel_width()];
+                assert_eq!(key, rows[i][LAYOUT.key_start(head)]);
+            }
+        }
+        assert_eq!(value(&blocks, 1, 0, 1), 0.0);
+        // Within a slab, and from one to another.
+        blocks.copy(1, 0);
+        blocks.copy(last, 1);
+        assert_eq!(value(&blocks, 0, 1, 31), rows[2][LAYOUT.value_start(1)]);
+        assert_eq!(value(&blocks, 0, 0, 3), 0.0);
+        assert_eq!(value(&blocks, 1, 0, 5), rows[4][LAYOUT.value_start(0)]);
+        assert_eq!(value(&blocks, last, 0, 5), rows[4][LAYOUT.value_start(0)]);
+    }
 }

@@ -10,7 +10,7 @@ mod block;
 mod forest;
 mod shared;
 
-pub use block::KvBlock;
+pub use block::{KvBlocks, KvRow};
 pub use forest::{attend_forest, attend_forest_backward};
 pub use shared::{LastRow, attend_last};
 
@@ -230,14 +230,14 @@ mod tests {
         let n_keys = 77;
         let rows: Vec<Vec<f32>> =
             (0..n_keys).map(|i| (0..layout.row_width()).map(|j| number(i * 100 + j)).collect()).collect();
-        let mut blocks: Vec<KvBlock> =
-            (0..n_keys.div_ceil(KvBlock::LEN)).map(|_| KvBlock::new(layout, 2)).collect();
-        for (i, row) in rows.iter().enumerate() {
-            blocks[i / KvBlock::LEN].store(1, i % KvBlock::LEN, row);
-        }
-        let mut copy = KvBlock::new(layout, 2);
-        copy.copy_from(&blocks[2]);
-        blocks[2] = copy;
+        let mut blocks = KvBlocks::new(layout, 2);
+        blocks.grow(n_keys.div_ceil(KvBlocks::LEN));
+        let kept: Vec<KvRow<'_>> = rows
+            .iter()
+            .enumerate()
+            .map(|(i, row)| KvRow { block: i / KvBlocks::LEN, offset: i % KvBlocks::LEN, row })
+            .collect();
+        blocks.store(1, &kept);
         let stride = layout.value_stride();
         for kv_head in 0..2 {
             let mut keys = vec![0.0; n_keys.next_multiple_of(panel_width()) * 12];
@@ -254,8 +254,8 @@ mod tests {
                 // What the memory held before has no influence.
                 let mut scratch = vec![f32::NAN; 5000];
                 let mut cut = vec![0.0; n_rows * 12];
-                let block = |i: usize| blocks[i].head(1, kv_head);
-                attend_tile(&tile, KvBlock::LEN, block, layout, &mut scratch, &mut cut, 12);
+                let block = |i: usize| blocks.head(i, 1, kv_head);
+                attend_tile(&tile, KvBlocks::LEN, block, layout, &mut scratch, &mut cut, 12);
                 let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
                 assert_eq!(bits(&whole), bits(&cut), "{first_length} keys");
             }
@@ -268,15 +268,15 @@ mod tests {
                 .zip(&rows)
                 .map(|((blocks, length), row)| LastRow { row, length, blocks })
                 .collect();
-            let (group, head) = (layout.group() * 12, |block: usize| blocks[block].head(1, kv_head));
+            let (group, head) = (layout.group() * 12, |block: usize| blocks.head(block, 1, kv_head));
             let mut together = vec![0.0; lasts.len() * group];
             attend_last(&lasts, kv_head, head, layout, &mut vec![f32::NAN; 9000], &mut together);
             for (last, found) in lasts.iter().zip(together.chunks_exact(group)) {
                 let queries = &last.row[kv_head * group..];
                 let tile = Tile { queries, stride: 12, n_rows: 2, first_length: last.length, step: 0 };
                 let mut alone = vec![0.0; group];
-                let block = |i: usize| blocks[last.blocks[i]].head(1, kv_head);
-                attend_tile(&tile, KvBlock::LEN, block, layout, &mut Vec::new(), &mut alone, 12);
+                let block = |i: usize| blocks.head(last.blocks[i], 1, kv_head);
+                attend_tile(&tile, KvBlocks::LEN, block, layout, &mut Vec::new(), &mut alone, 12);
                 let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
                 assert_eq!(bits(&alone), bits(found), "{last:?}");
             }

@@ -1,6 +1,6 @@
 //! Attention of the last positions of many sequences, which may have blocks in common.
 
-use super::{HeadKeys, HeadLayout, KvBlock, exp_row};
+use super::{HeadKeys, HeadLayout, KvBlocks, exp_row};
 use crate::product::{Left, Right, Sizes, block_product, panel_width, prefetch};
 
 /// The last position of a sequence.
@@ -17,7 +17,7 @@ pub struct LastRow<'a> {
 impl LastRow<'_> {
     /// Positions in its block of this index.
     fn n_positions(&self, index: usize) -> usize {
-        self.length.saturating_sub(index * KvBlock::LEN).min(KvBlock::LEN)
+        self.length.saturating_sub(index * KvBlocks::LEN).min(KvBlocks::LEN)
     }
 }
 
@@ -60,7 +60,7 @@ pub fn attend_last<'a>(
         let sizes = Sizes { n_rows: run.n_rows * group, depth: head_dim, width };
         let left = Left::rows(&queries[run.first * group * head_dim..], head_dim);
         let right = Right::Panels { values: head(run.block).keys };
-        let target = &mut scores[run.first * group * padded + run.index * KvBlock::LEN..];
+        let target = &mut scores[run.first * group * padded + run.index * KvBlocks::LEN..];
         block_product(left, right, sizes, false, target, padded);
     }
     let by_query = scores.chunks_exact_mut(padded).zip(out.chunks_exact_mut(head_dim));
@@ -76,7 +76,7 @@ pub fn attend_last<'a>(
             ask(head(next.block).values);
         }
         let sizes = Sizes { n_rows: run.n_rows * group, depth: run.n_positions, width: value_width };
-        let values = &scores[run.first * group * padded + run.index * KvBlock::LEN..];
+        let values = &scores[run.first * group * padded + run.index * KvBlocks::LEN..];
         let left = Left { values, row_stride: padded, depth_stride: 1 };
         let right = Right::Rows { values: head(run.block).values, stride: value_width };
         let target = &mut sums[run.first * group * value_width..];
@@ -100,7 +100,7 @@ struct Run {
 
 /// All runs, those of a row in the order of its positions.
 fn runs<'a>(rows: &'a [LastRow<'a>]) -> impl Iterator<Item = Run> + 'a {
-    let n_blocks = rows.iter().map(|row| row.length.div_ceil(KvBlock::LEN)).max().unwrap_or_default();
+    let n_blocks = rows.iter().map(|row| row.length.div_ceil(KvBlocks::LEN)).max().unwrap_or_default();
     (0..n_blocks).flat_map(move |index| {
         let key = move |row: &LastRow<'_>| (row.n_positions(index), row.blocks.get(index).copied());
         let mut first = 0;
