@@ -6,9 +6,11 @@ CHECKPOINT is a folder in Hugging Face layout, such as `<store>/checkpoints/<dig
 
     cargo run --release -p envace-model --example logits -- CHECKPOINT LOGITS
 
-with the keys `text` (what was encoded), `token_ids` (how envace encoded it) and `logits` (one list a token: the logits
-of the token after it). Checked are: the tensors of the file are those the architecture has, the tokenizer gives the
-same ids, and no logit differs by more than the tolerance when both sides compute in 32-bit floats.
+with the keys `text` (what was encoded), `token_ids` (how envace encoded it), `logits` (one list a token: the logits
+of the token after it) and `continuation` (the most probable tokens after it, one after the other). Checked are: the
+tensors of the file are those the architecture has, the tokenizer gives the same ids, no logit differs by more than the
+tolerance when both sides compute in 32-bit floats, and each token of the continuation is the one with the largest logit
+here too, after the same tokens. Two logits closer than twice the tolerance may change places.
 
 Exit code 0: the same. 1: not the same. 2: a file is missing or not what it should be.
 """
@@ -37,6 +39,7 @@ def main():
         with open(arguments.logits, encoding="utf-8") as file:
             ours = json.load(file)
         text, token_ids, logits = ours["text"], ours["token_ids"], torch.tensor(ours["logits"], dtype=torch.float32)
+        continuation = torch.tensor(ours["continuation"], dtype=torch.int64)
         tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.checkpoint)
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
             arguments.checkpoint, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
@@ -59,6 +62,14 @@ def main():
         print(f"{len(token_ids)} tokens, largest logit {largest:.3f}, largest difference {difference:.2e}")
         if not difference <= arguments.tolerance:
             wrong.append(f"largest difference {difference:.2e}, allowed {arguments.tolerance:.0e}")
+    with torch.no_grad():
+        whole = torch.cat([torch.tensor(token_ids), continuation])
+        rows = model(whole[None]).logits[0, len(token_ids) - 1 : -1]
+    behind = rows.max(dim=1).values - rows.gather(1, continuation[:, None])[:, 0]
+    n_same = int((rows.argmax(dim=1) == continuation).sum())
+    print(f"greedy continuation: {n_same} of {len(continuation)} tokens are the most probable here too")
+    if not len(continuation) or not behind.max().item() <= 2 * arguments.tolerance:
+        wrong.append(f"greedy continuation: a token is {behind.max().item():.2e} behind the most probable one")
     for line in wrong:
         print(line, file=sys.stderr)
     print("not the same" if wrong else "transformers and envace agree")

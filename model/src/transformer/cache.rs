@@ -6,8 +6,10 @@ use rayon::prelude::*;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 
-/// Query rows of one task.
-const TASK_ROWS: usize = 12;
+/// Query rows of a tile of the kernels; those of one task are some tiles.
+const TILE_ROWS: usize = 12;
+/// Most tiles of one task, which read the keys and values of a block one after the other while caches hold them.
+const MAX_TASK_TILES: usize = 4;
 
 /// Tokens that continue a sequence.
 #[derive(Debug, Clone, Copy)]
@@ -130,7 +132,8 @@ impl KvCache {
             .collect();
         kept.sort_by_key(|row| row.block);
         self.blocks.store(layer, &kept);
-        let mut out = vec![0.0; qkv.len() / row_width * query_width];
+        let n_rows = qkv.len() / row_width;
+        let mut out = vec![0.0; n_rows * query_width];
         let (mut tasks, mut lasts) = (Vec::new(), Vec::new());
         let (mut rest, mut qkv) = (out.as_mut_slice(), qkv);
         for piece in pieces {
@@ -141,8 +144,11 @@ impl KvCache {
                 lasts.push((LastRow { row: rows, length: piece.end(), blocks: piece.blocks }, target));
                 continue;
             }
-            let chunks = target.chunks_mut(TASK_ROWS * query_width).zip(rows.chunks(TASK_ROWS * row_width));
-            let positions = (piece.position..).step_by(TASK_ROWS);
+            let task_rows = (n_rows / (4 * rayon::current_num_threads()) / TILE_ROWS)
+                .clamp(1, MAX_TASK_TILES)
+                * TILE_ROWS;
+            let chunks = target.chunks_mut(task_rows * query_width).zip(rows.chunks(task_rows * row_width));
+            let positions = (piece.position..).step_by(task_rows);
             tasks.extend(positions.zip(chunks).map(|(position, (out, rows))| (position, piece, rows, out)));
         }
         // Sequences that begin alike lie together, so that what they share is read once.
