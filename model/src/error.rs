@@ -152,6 +152,21 @@ pub enum ModelError {
         /// Bytes of all blocks.
         limit: u64,
     },
+    /// A GPU is asked for and the program was built without the feature for it.
+    #[error("this program was built without CUDA, which it needs for the device: {name}")]
+    NoCuda {
+        /// The device.
+        name: String,
+    },
+    /// A device is not there, or its driver is not.
+    #[error("cannot open the device: {name}")]
+    Device {
+        /// The device.
+        name: String,
+        /// What the driver said.
+        #[source]
+        source: Cause,
+    },
     /// An argument that no correct caller passes, such as rows out of order.
     #[error("{what}")]
     Invalid {
@@ -201,6 +216,13 @@ impl ModelError {
             Self::Scratch { .. } => Some(
                 "make room there, name a folder on another disk (`execution.scratch_folder`), or keep the optimizer's \
                  state in memory (`execution.optimizer_state = \"memory\"`)"
+                    .into(),
+            ),
+            Self::NoCuda { .. } => Some(
+                "build with `--features cuda` where the CUDA toolkit is, or compute with `execution.device = \"cpu\"`".into(),
+            ),
+            Self::Device { .. } => Some(
+                "see that the driver is there and `nvidia-smi` lists the GPU, or compute with `execution.device = \"cpu\"`"
                     .into(),
             ),
             Self::ContextOverflow { .. } => {

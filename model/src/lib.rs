@@ -9,6 +9,7 @@
 pub mod chat;
 mod checkpoint;
 mod config;
+mod device;
 pub mod engine;
 mod error;
 mod fingerprint;
@@ -23,6 +24,7 @@ mod weights;
 
 pub use candle_core::Device;
 pub use config::{CONFIG_FILE, Family, ModelConfig, RopeScaling};
+pub use device::DeviceName;
 pub use envace_kernels::LogSoftmax;
 pub use error::{Cause, ModelError};
 pub use fingerprint::arithmetic_fingerprint;

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use crate::error::ComputeContext;
 use crate::{KvCache, Model, ModelError, Piece};
@@ -40,9 +40,9 @@ pub(super) struct ModelBackend {
 impl ModelBackend {
     /// A cache of as many blocks as `kv_bytes` has room for.
     pub(super) fn new(model: Arc<Model>, kv_bytes: u64) -> Self {
-        let block_bytes = KvCache::block_bytes(model.config()).max(1) as u64;
+        let block_bytes = model.block_bytes().max(1) as u64;
         let n_blocks = usize::try_from(kv_bytes / block_bytes).unwrap_or(usize::MAX);
-        let kv = KvCache::new(model.config(), n_blocks);
+        let kv = model.cache(n_blocks);
         Self { model, kv }
     }
 }
@@ -65,7 +65,7 @@ impl Backend for ModelBackend {
     }
 
     fn block_bytes(&self) -> usize {
-        KvCache::block_bytes(self.model.config())
+        self.model.block_bytes()
     }
 
     fn forward(&mut self, pieces: &[Piece<'_>], wanted: &[usize]) -> Result<Vec<f32>, ModelError> {
@@ -83,7 +83,8 @@ impl Backend for ModelBackend {
             select.computing("picking rows")?
         };
         let logits = self.model.logits(&hidden)?;
-        logits.flatten_all().and_then(|logits| logits.to_vec1()).computing("reading logits")
+        let logits = logits.to_dtype(DType::F32).and_then(|logits| logits.flatten_all()?.to_vec1());
+        logits.computing("reading logits")
     }
 
     fn grow(&mut self, n_blocks: usize) {

@@ -3,8 +3,9 @@
 use envace_kernels::{HeadLayout, KvBlocks, KvRow, LastRow, Tile, attend_last, attend_tile};
 use rayon::prelude::*;
 
+use super::device_cache::DeviceBlocks;
 use crate::config::ModelConfig;
-use crate::error::ModelError;
+use crate::error::{ComputeContext, ModelError};
 
 /// Query rows of a tile of the kernels; those of one task are some tiles.
 const TILE_ROWS: usize = 12;
@@ -36,7 +37,8 @@ impl Piece<'_> {
     }
 }
 
-/// Keys and values in `f32`, in blocks of [`KvCache::BLOCK_LEN`] positions of all layers.
+/// Keys and values in blocks of [`KvCache::BLOCK_LEN`] positions of all layers, in `f32` or, on a device, as the model
+/// multiplies them; see [`crate::Model::cache`].
 ///
 /// Which blocks a sequence has is the caller's to say. A block takes memory once it or one of a higher number is used.
 pub struct KvCache {
@@ -45,20 +47,22 @@ pub struct KvCache {
     n_blocks: usize,
     /// Those made so far: all that were ever used.
     blocks: KvBlocks,
+    /// In place of `blocks`, for a model that is computed by the tensor library's operations.
+    pub(super) on_device: Option<DeviceBlocks>,
 }
 
 impl KvCache {
     /// Positions of a block.
     pub const BLOCK_LEN: usize = KvBlocks::LEN;
 
-    /// Makes an empty cache of `n_blocks` blocks for a model of this configuration.
+    /// Makes an empty cache of `n_blocks` blocks for a model of this configuration on the CPU.
     pub fn new(config: &ModelConfig, n_blocks: usize) -> Self {
         let layout = super::layout(config);
         let blocks = KvBlocks::new(layout, config.n_layers);
-        Self { layout, context_length: config.context_length, n_blocks, blocks }
+        Self { layout, context_length: config.context_length, n_blocks, blocks, on_device: None }
     }
 
-    /// Memory that a block takes for a model of this configuration, in bytes.
+    /// Memory that a block takes for a model of this configuration on the CPU, in bytes.
     pub fn block_bytes(config: &ModelConfig) -> usize {
         KvBlocks::block_bytes(super::layout(config), config.n_layers)
     }
@@ -80,6 +84,10 @@ impl KvCache {
     pub fn copy(&mut self, from: usize, to: usize) -> Result<(), ModelError> {
         if from == to || from.max(to) >= self.n_blocks {
             return Err(ModelError::invalid(format!("the cache cannot copy block {from} to block: {to}")));
+        }
+        if let Some(device) = &mut self.on_device {
+            let copied = device.make(from.max(to) + 1, self.n_blocks).and_then(|()| device.copy(from, to));
+            return copied.computing("copying a block of the cache");
         }
         self.blocks.grow(from.max(to) + 1);
         self.blocks.copy(from, to);
@@ -109,6 +117,9 @@ impl KvCache {
         written.sort_unstable();
         if let Some([block, _]) = written.array_windows().find(|[a, b]| a == b) {
             return Err(ModelError::invalid(format!("two pieces would be stored in one block: {block}")));
+        }
+        if let Some(device) = &mut self.on_device {
+            return device.reserve(pieces, self.n_blocks).computing("making room in the cache");
         }
         if let Some(&last) = written.last() {
             self.blocks.grow(last + 1);

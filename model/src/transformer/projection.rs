@@ -9,8 +9,8 @@ use crate::ops::{linear, linear_transposed, with_elements};
 
 /// A matrix that rows are multiplied with.
 ///
-/// Tensors are for training and for devices other than the CPU, panels for sampling on the CPU; results have the same
-/// bits.
+/// Tensors are for training and for devices other than the CPU, panels for sampling on the CPU. On the CPU results have
+/// the same bits. A result has the format of the rows, whatever that of the weights is.
 #[derive(Clone)]
 pub(crate) enum Projection {
     /// `(in, out)`.
@@ -25,8 +25,8 @@ impl Projection {
     /// Multiplies `(rows, in)`; panels give no gradient.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Direct(weight) => linear(x, weight),
-            Self::Transposed(weight) => linear_transposed(x, weight),
+            Self::Direct(weight) => in_format_of(weight, x, |x| linear(x, weight)),
+            Self::Transposed(weight) => in_format_of(weight, x, |x| linear_transposed(x, weight)),
             Self::Panels(panels) => fused(panels, x, None),
         }
     }
@@ -68,6 +68,14 @@ impl Projection {
             }
         }
     }
+}
+
+/// Multiplies in the format of the weight, with rows and result in that of the rows.
+fn in_format_of(weight: &Tensor, x: &Tensor, multiply: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    if x.dtype() == weight.dtype() {
+        return multiply(x);
+    }
+    multiply(&x.to_dtype(weight.dtype())?)?.to_dtype(x.dtype())
 }
 
 fn fused(panels: &Panels, x: &Tensor, to: Option<&Tensor>) -> Result<Tensor> {

@@ -1,10 +1,11 @@
 //! A row's bits do not depend on what it is computed with.
 
-use candle_core::Tensor;
-use envace_model::{KvCache, LogSoftmax, Model, Piece, TrainSequence, Trainer, TrainerOptions};
+use candle_core::{DType, Tensor};
+use envace_model::{KvCache, LogSoftmax, Model, ModelFolder, Piece, TrainSequence, Trainer, TrainerOptions};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::devices::devices;
 use super::{random_model, sequence, tokens, with_threads};
 
 /// Hidden states of a sequence, bit by bit, cut into calls of the given lengths.
@@ -124,15 +125,26 @@ fn shared_and_copied_blocks_go_on_as_if_computed_there() {
 #[test]
 fn pieces_that_do_not_fit_are_refused_and_store_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let model = random_model(dir.path(), json!({}));
+    let model = random_model(dir.path(), json!({"dtype": "float32"}));
     let token_ids = tokens(40, 3, 123);
-    let mut kv = KvCache::new(model.config(), 4);
+    let expected = in_chunks(&model, &token_ids, &[40]);
+    assert_eq!(bits(&after_refusals(&model, &token_ids)), expected[39..]);
+    for device in devices() {
+        let model = Model::load_composed(&ModelFolder::open(dir.path()).unwrap(), &device).unwrap();
+        let last = after_refusals(&model, &token_ids).to_dtype(DType::F32).unwrap().to_vec2::<f32>().unwrap();
+        let pairs = last[0].iter().zip(&expected[39]);
+        assert!(pairs.map(|(x, bits)| (x - f32::from_bits(*bits)).abs()).all(|difference| difference < 1e-4));
+    }
+}
+
+/// The last of 40 hidden states, after the others were computed and calls were refused.
+fn after_refusals(model: &Model, token_ids: &[u32]) -> Tensor {
+    let mut kv = model.cache(4);
     let piece = |n: usize, position: usize, blocks: &'static [usize]| Piece {
         token_ids: &token_ids[position..position + n],
         position,
         blocks,
     };
-    let expected = in_chunks(&model, &token_ids, &[40]);
     model.forward_cached(&[piece(39, 0, &[0, 1])], &mut kv).unwrap();
     for (pieces, message) in [
         (vec![], "nothing to compute"),
@@ -147,8 +159,7 @@ fn pieces_that_do_not_fit_are_refused_and_store_nothing() {
         assert!(error.contains(message), "{error}");
     }
     assert!(kv.copy(0, 0).is_err() && kv.copy(0, 4).is_err() && kv.copy(4, 0).is_err());
-    let last = model.forward_cached(&[piece(1, 39, &[0, 1])], &mut kv).unwrap();
-    assert_eq!(bits(&last), expected[39..]);
+    model.forward_cached(&[piece(1, 39, &[0, 1])], &mut kv).unwrap()
 }
 
 /// What an engine would report for the trained tokens of a sequence, decoding token by token.

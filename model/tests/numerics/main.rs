@@ -1,8 +1,9 @@
-//! The numbers of the model: against `transformers`, against themselves in other batches, in training, with adapters, on bad files.
+//! The numbers of the model: against `transformers`, against themselves in other batches, in training, with adapters, on devices, on bad files.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests")]
 
 mod bad_files;
+mod devices;
 mod golden;
 mod invariance;
 mod lora;

@@ -1,10 +1,12 @@
 //! What training must not depend on, and that it learns.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use candle_core::Device;
 use envace_model::{AdamW, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions};
 use serde_json::json;
 
+use super::devices::devices;
 use super::{random_model, sequence, with_threads};
 
 fn sequences() -> Vec<TrainSequence> {
@@ -65,12 +67,14 @@ fn related_sequences() -> Vec<TrainSequence> {
 
 #[test]
 fn shared_prefixes_and_kernels_change_nothing_but_rounding() {
-    // The witness is the tensor library: its operations and its gradient, in f64, one sequence a call.
+    // The witness is the tensor library: its operations and its gradient, in f64 (f32 on a GPU), one sequence a call.
     for case in [json!({}), json!({"model_type": "llama", "attention_bias": true})] {
         let dir = tempfile::tempdir().unwrap();
         random_model(dir.path(), case);
-        let run = |is_composed: bool, n_at_once: usize| {
-            let options = TrainerOptions { is_composed, ..Default::default() };
+        let run = |device: Option<&Device>, n_at_once: usize| {
+            let is_composed = device.is_some();
+            let device = device.cloned().unwrap_or(Device::Cpu);
+            let options = TrainerOptions { is_composed, device, ..Default::default() };
             let mut trainer = Trainer::load(dir.path(), None, options).unwrap();
             let mut rows = Vec::new();
             for batch in related_sequences().chunks(n_at_once) {
@@ -81,18 +85,22 @@ fn shared_prefixes_and_kernels_change_nothing_but_rounding() {
                 trainer.tensor_names().iter().map(|name| trainer.gradient(name).unwrap()).collect();
             (trainer.tensor_names(), rows, gradients)
         };
-        let (names, rows, gradients) = run(false, 5);
-        assert_eq!(rows, run(false, 1).1, "shared rows have the bits of separate ones");
-        let (_, exact_rows, exact) = run(true, 1);
-        for (row, exact) in rows.iter().zip(&exact_rows) {
-            assert!(row.logprobs.iter().zip(&exact.logprobs).all(|(x, y)| (x - y).abs() < 1e-5));
-        }
-        for ((name, found), exact) in names.iter().zip(&gradients).zip(&exact) {
-            let size = exact.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
-            let worst = found.iter().zip(exact).fold(0.0_f32, |m, (x, y)| m.max((x - y).abs()));
-            // A bias on the keys moves all scores of a row alike, so its exact gradient is zero.
-            let bound = if name.ends_with("k_proj.bias") { 1e-5 } else { size * 2e-5 };
-            assert!(worst <= bound, "{name}: {worst} of {size}");
+        let (names, rows, gradients) = run(None, 5);
+        assert_eq!(rows, run(None, 1).1, "shared rows have the bits of separate ones");
+        for device in devices() {
+            let (_, exact_rows, exact) = run(Some(&device), 1);
+            let slack = if device.is_cpu() { 1.0 } else { 5.0 };
+            for (row, exact) in rows.iter().zip(&exact_rows) {
+                let mut pairs = row.logprobs.iter().zip(&exact.logprobs);
+                assert!(pairs.all(|(x, y)| (x - y).abs() < slack * 1e-5), "{device:?}");
+            }
+            for ((name, found), exact) in names.iter().zip(&gradients).zip(&exact) {
+                let size = exact.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+                let worst = found.iter().zip(exact).fold(0.0_f32, |m, (x, y)| m.max((x - y).abs()));
+                // A bias on the keys moves all scores of a row alike, so its exact gradient is zero.
+                let bound = if name.ends_with("k_proj.bias") { 1e-5 } else { size * 2e-5 };
+                assert!(worst <= slack * bound, "{name} on {device:?}: {worst} of {size}");
+            }
         }
     }
 }
@@ -193,6 +201,30 @@ fn state_in_a_file_changes_no_byte() {
             }
         }
         assert_eq!(fs_err::read_dir(at("scratch")).unwrap().count(), 0, "the file has no name");
+    }
+}
+
+#[test]
+fn on_a_device_state_in_a_file_changes_no_byte() {
+    for device in devices() {
+        let dir = tempfile::tempdir().unwrap();
+        random_model(&dir.path().join("start"), json!({}));
+        let at = |name: &str| dir.path().join(name);
+        let train = |name: &str, scratch: Option<PathBuf>| {
+            let (is_composed, device) = (true, device.clone());
+            let options = TrainerOptions { scratch, is_composed, device, ..options() };
+            let mut trainer = Trainer::load(&at("start"), None, options).unwrap();
+            steps(&mut trainer, 0, 3);
+            trainer.save(&at(name)).unwrap();
+            trainer.save_state(&at(name).join("state.safetensors")).unwrap();
+        };
+        train("memory", None);
+        train("file", Some(at("scratch")));
+        for file in ["model.safetensors", "state.safetensors"] {
+            let read = |name: &str| fs_err::read(at(name).join(file)).unwrap();
+            assert!(read("memory") == read("file"), "{file} differs on {device:?}");
+            assert!(file != "model.safetensors" || read("start") != read("file"), "nothing was trained");
+        }
     }
 }
 
