@@ -111,6 +111,14 @@ impl RunContext {
         })
     }
 
+    /// What can change the last bits of what models compute here; opens the device.
+    ///
+    /// # Errors
+    /// Those of [`open_device`](crate::config::ExecutionConfig::open_device).
+    pub fn fingerprint(&self) -> Result<String, JobError> {
+        Ok(envace_model::arithmetic_fingerprint(&self.config.execution.open_device()?))
+    }
+
     /// The plan of a stage at a step. The stage is given `config` and nothing else.
     ///
     /// # Errors

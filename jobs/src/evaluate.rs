@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use envace_model::Device;
 use envace_pipeline::{Execution, InputRef, Plan, StageSpec};
 use envace_schemas::tables::{EvaluationRow, MessageRow, RewardRow, TimingRow, TrajectoryRow, VerdictRow};
 use envace_schemas::{Decimal, Table, batches_of, rows_of};
@@ -93,7 +92,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Evaluation, JobError> {
         "rollout": section("rollout", &shared(&ctx.config.rollout))?,
         "score": section("score", &ctx.config.score)?,
     });
-    let fingerprint = Some(envace_model::arithmetic_fingerprint(&Device::Cpu));
+    let fingerprint = Some(ctx.fingerprint()?);
     let plan = ctx.plan(&SPEC, step, section, inputs, fingerprint, work.len()).await?;
     Ok(Evaluation { plan, source, rehearsal, work })
 }

@@ -58,7 +58,10 @@ impl StageMemory {
     }
 }
 
-/// What a stage at a step needs; `None` for one that loads no model.
+/// What a stage at a step needs of main memory; `None` for one that loads no model there.
+///
+/// On a GPU a rollout has nothing in main memory, and training what it keeps between passes: weights, gradients and
+/// optimizer state. What the GPU needs is not worked out; where it does not fit, the stage fails.
 ///
 /// An update of a rollout that is there is counted by its sequences, any other training by the tokens that may go
 /// through the model at once.
@@ -71,8 +74,9 @@ pub async fn stage_memory(
     step: u64,
 ) -> Result<Option<StageMemory>, JobError> {
     let config = &ctx.config;
-    let (need, advice) = match stage {
+    let (mut need, advice) = match stage {
         Stage::Score | Stage::Advantage => return Ok(None),
+        Stage::Rollout | Stage::Evaluate if config.execution.is_on_gpu() => return Ok(None),
         Stage::Rollout | Stage::Evaluate => {
             let policy = ctx.policy_at(step).await?;
             let mut need = sampling(&policy, config)?;
@@ -108,6 +112,9 @@ pub async fn stage_memory(
             (ModelSize::read(&policy.model_dir)?.training(&work), advice("sft", &work))
         }
     };
+    if config.execution.is_on_gpu() {
+        need = kept_between_passes(&need);
+    }
     let (available, is_checked) = (available_bytes(), config.execution.check_memory);
     Ok(Some(StageMemory { stage, need, available, advice, is_checked }))
 }
@@ -176,11 +183,20 @@ fn training_work(
 
 /// The reference is asked once, beside the loaded trainer, and freed before training begins: the larger moment counts.
 fn with_reference(training: MemoryNeed, reference: MemoryNeed) -> MemoryNeed {
-    let is_loaded = |what: &str| ["weights", "master values", "optimizer state", "adapter"].contains(&what);
-    let loaded = training.parts.iter().filter(|(what, _)| is_loaded(what)).copied();
-    let mut beside = MemoryNeed { parts: loaded.collect() };
+    let mut beside = parts_of(&training, &["weights", "master values", "optimizer state", "adapter"]);
     beside.add(reference);
     if beside.total() > training.total() { beside } else { training }
+}
+
+fn kept_between_passes(training: &MemoryNeed) -> MemoryNeed {
+    parts_of(
+        training,
+        &["weights", "weights of the reference", "master values", "gradients", "optimizer state", "adapter"],
+    )
+}
+
+fn parts_of(need: &MemoryNeed, names: &[&str]) -> MemoryNeed {
+    MemoryNeed { parts: need.parts.iter().filter(|(what, _)| names.contains(what)).copied().collect() }
 }
 
 /// Tokens of the largest pass of an update: at most the budget, or a sequence beyond it.
@@ -247,6 +263,12 @@ mod tests {
             Some(4 << 30)
         );
         assert_eq!(available_of_group("max\n", "5368709120\n", "file 1073741824\n"), None);
+    }
+
+    #[test]
+    fn with_a_gpu_main_memory_holds_what_is_kept_between_passes() {
+        let parts = vec![("weights", 4), ("gradients", 5), ("kept activations", 100), ("logits", 1000)];
+        assert_eq!(kept_between_passes(&MemoryNeed { parts }).parts, [("weights", 4), ("gradients", 5)]);
     }
 
     #[test]

@@ -47,6 +47,7 @@ async fn each_is_named_and_leaves_no_output() {
     write("torn.toml", &format!("[policy]\ncheckpoint = {:?}\n", path("torn")));
     write("cache.toml", "[policy]\ncheckpoint = \"bundled\"\n[execution]\nkv_memory = \"20 KiB\"\n");
     write("size.toml", "[execution]\nkv_memory = \"much\"\n");
+    write("device.toml", "[execution]\ndevice = \"gpu\"\n");
     write("scratch.toml", "[execution]\noptimizer_state = \"disk\"\nscratch_folder = \"no/such/folder\"\n");
     write("beta.toml", "[update.adamw]\nbeta1 = 1.0\n");
     write("twice.toml", "[evaluate]\nsplits = [\"drift\", \"drift\"]\n");
@@ -109,6 +110,17 @@ async fn each_is_named_and_leaves_no_output() {
                 "0",
             ]),
             &["execution.kv_memory"],
+        ),
+        (
+            "a device that this program or machine does not have",
+            [rollout("cache.toml"), owned(&["--device", "cuda:999"])].concat(),
+            &["device", "cuda:999"],
+        ),
+        ("no device", rollout("device.toml"), &["execution.device", "cuda:N"]),
+        (
+            "no device for one call",
+            [rollout("cache.toml"), owned(&["--device", "gpu"])].concat(),
+            &["execution.device", "cuda:N"],
         ),
         ("beta of one", rollout("beta.toml"), &["update.adamw", "beta1"]),
         ("a split twice", rollout("twice.toml"), &["evaluate.splits"]),

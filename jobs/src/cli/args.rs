@@ -50,6 +50,10 @@ pub struct RunArgs {
     /// result
     #[arg(long, value_name = "SIZE")]
     pub kv_memory: Option<String>,
+
+    /// Where models compute in this call, `cpu` or `cuda:N`, in place of the configured device; the stages' keys say where
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
 }
 
 impl RunArgs {
@@ -64,14 +68,19 @@ impl RunArgs {
             (None, None) => None,
         };
         let store = self.store.open()?;
-        if let Some(kv_memory) = self.kv_memory.clone() {
-            // Before anything of the run is stored.
-            ExecutionConfig { kv_memory, ..ExecutionConfig::default() }.check()?;
-        }
+        // Before anything of the run is stored.
+        self.replace(ExecutionConfig::default()).check()?;
         let mut context = RunContext::open(store, &self.run, given, self.reconfigure).await?;
-        if let Some(kv_memory) = &self.kv_memory {
-            context.config.execution.kv_memory.clone_from(kv_memory);
-        }
+        context.config.execution = self.replace(context.config.execution);
         Ok(context)
+    }
+
+    /// Puts in what this call sets.
+    fn replace(&self, execution: ExecutionConfig) -> ExecutionConfig {
+        ExecutionConfig {
+            kv_memory: self.kv_memory.clone().unwrap_or(execution.kv_memory),
+            device: self.device.clone().unwrap_or(execution.device),
+            ..execution
+        }
     }
 }

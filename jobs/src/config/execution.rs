@@ -1,12 +1,17 @@
 use bytesize::ByteSize;
+use envace_model::{Device, DeviceName, ModelError};
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, require};
 
-/// What must not change a result: in no stage key.
+/// What must not change a result: in no stage key. Where it is computed can change last bits; that is in the key as the
+/// arithmetic fingerprint, with the kind of processor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecutionConfig {
+    /// Where models compute: "cpu", or "cuda:N" for an NVIDIA GPU, counted from 0, with a program that was built with the
+    /// feature `cuda`. Default: "cpu".
+    pub device: String,
     /// Generations the engine decodes together. Default: 64.
     pub max_batch: usize,
     /// Memory for keys and values of a policy's engine, such as "512 MiB" or "2GB"; taken as it is needed, and then
@@ -48,6 +53,7 @@ fn ignored<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(), D::E
 impl Default for ExecutionConfig {
     fn default() -> Self {
         Self {
+            device: DeviceName::Cpu.to_string(),
             max_batch: 64,
             kv_memory: AUTO.to_owned(),
             kv_tokens: (),
@@ -72,11 +78,26 @@ impl ExecutionConfig {
         self.kv_memory == AUTO
     }
 
+    /// Whether models compute elsewhere than on the processor.
+    pub fn is_on_gpu(&self) -> bool {
+        self.device.parse().is_ok_and(|name: DeviceName| name != DeviceName::Cpu)
+    }
+
+    /// Opens [`ExecutionConfig::device`]: the one place that does.
+    ///
+    /// # Errors
+    /// [`ModelError::NoCuda`] and [`ModelError::Device`] if it cannot be used.
+    pub fn open_device(&self) -> Result<Device, ModelError> {
+        self.device.parse::<DeviceName>()?.open()
+    }
+
     /// Says what is wrong with it.
     ///
     /// # Errors
     /// [`ConfigError`] with the setting and what it may be.
     pub fn check(&self) -> Result<(), ConfigError> {
+        let is_device = self.device.parse::<DeviceName>().is_ok();
+        require(is_device, "execution.device", "must be \"cpu\" or \"cuda:N\", such as \"cuda:0\"")?;
         let is_sound = (1..=65_536).contains(&self.max_batch);
         require(is_sound, "execution.max_batch", "must be between 1 and 65536")?;
         require(
@@ -102,6 +123,20 @@ mod tests {
         for text in ["", "0", "much", "-1 GiB", "4 GiB or so"] {
             let config = ExecutionConfig { kv_memory: text.to_owned(), ..Default::default() };
             assert!(config.check().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn devices_are_named_and_opened() {
+        for (text, is_on_gpu) in [("cpu", false), ("cuda:0", true), ("cuda:11", true)] {
+            let config = ExecutionConfig { device: text.to_owned(), ..Default::default() };
+            assert!(config.check().is_ok(), "{text}");
+            assert_eq!(config.is_on_gpu(), is_on_gpu, "{text}");
+        }
+        assert!(ExecutionConfig::default().open_device().unwrap().is_cpu());
+        for text in ["", "gpu", "cuda", "cuda:-1", "cpu:0"] {
+            let config = ExecutionConfig { device: text.to_owned(), ..Default::default() };
+            assert!(config.check().unwrap_err().to_string().contains("execution.device"), "{text}");
         }
     }
 

@@ -20,7 +20,7 @@ const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 /// # Errors
 /// [`JobError::Model`] and [`JobError::Chat`] for what cannot be loaded; [`JobError::Pipeline`] if the store fails.
 pub async fn import_model(store: &Store, folder: &ModelFolder) -> Result<CheckpointDigest, JobError> {
-    // Loading says what is wrong with a folder better than a later stage would.
+    // Loading says what is wrong with a folder better than a later stage would, wherever that will compute.
     Model::load_from(folder, &Device::Cpu)?;
     ChatFormat::load(&folder.base)?;
     let base = import_checkpoint(store, &folder.base).await?;

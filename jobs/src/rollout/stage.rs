@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use envace_model::Model;
 use envace_model::chat::{ChatFormat, History};
 use envace_model::engine::{Engine, EngineOptions, LocalEngine, Sampling};
-use envace_model::{Device, Model};
 use envace_pipeline::{Execution, InputRef, Plan, StageSpec};
 use envace_schemas::Table;
 use envace_schemas::tables::{SequenceRow, TimingRow};
@@ -79,7 +79,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Rollout, JobError> {
         .chain([rehearsal.as_ref().map(|source| source.input.clone())])
         .flatten()
         .collect();
-    let fingerprint = Some(envace_model::arithmetic_fingerprint(&Device::Cpu));
+    let fingerprint = Some(ctx.fingerprint()?);
     let plan = ctx.plan(&SPEC, step, config, inputs, fingerprint, work.len()).await?;
     Ok(Rollout { plan, source, rehearsal, work })
 }
@@ -256,7 +256,7 @@ fn voice(
     sampling: &SamplingConfig,
 ) -> Result<(Voice, Box<dyn Engine>), JobError> {
     let (dir, execution) = (&source.dir, &config.execution);
-    let model = Arc::new(Model::load(dir, &Device::Cpu)?);
+    let model = Arc::new(Model::load(dir, &execution.open_device()?)?);
     let format = Arc::new(ChatFormat::load(&source.model_dir)?);
     let options = EngineOptions {
         max_batch: execution.max_batch,

@@ -85,7 +85,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Sft, JobError> {
         "tools_in_prompt": ctx.config.rollout.tools_in_prompt,
     });
     add_lora(&mut config, ctx.config.lora.as_ref())?;
-    let fingerprint = Some(envace_model::arithmetic_fingerprint(&Device::Cpu));
+    let fingerprint = Some(ctx.fingerprint()?);
     let plan = ctx.plan(&SPEC, step, config, inputs, fingerprint, 1).await?;
     Ok(Sft { plan, source, tasks })
 }
@@ -116,8 +116,8 @@ pub async fn execute(
     refuse_too_large(ctx, Stage::Sft, step).await?;
     sft.source.check(&ctx.store).await?;
     let (config, source, tasks) = (ctx.config.clone(), sft.source.clone(), sft.tasks.clone());
-    let scratch = scratch_folder(ctx);
-    let work = move || train(&config, scratch, step, &source, &tasks);
+    let (scratch, device) = (scratch_folder(ctx), ctx.config.execution.open_device()?);
+    let work = move || train(&config, device, scratch, step, &source, &tasks);
     let (trainer, rows, seconds) = tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| JobError::Worker { what: "supervised training", source: error })??;
@@ -130,6 +130,7 @@ pub async fn execute(
 
 fn train(
     config: &Config,
+    device: Device,
     scratch: Option<PathBuf>,
     step: u64,
     source: &PolicySource,
@@ -137,7 +138,7 @@ fn train(
 ) -> Result<(Trainer, Vec<SftLossRow>, f64), JobError> {
     let sft = &config.sft;
     let format = ChatFormat::load(&source.model_dir)?;
-    let options = TrainerOptions { scratch, ..trainer_options(&sft.adamw, sft.recompute_layers) };
+    let options = TrainerOptions { device, scratch, ..trainer_options(&sft.adamw, sft.recompute_layers) };
     let mut trainer = load_trainer(source, config.lora.as_ref(), config.seed, options)?;
     let limit = match sft.max_sequence_tokens {
         0 => trainer.config().context_length,

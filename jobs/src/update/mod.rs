@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use envace_grpo::loss::{Aggregation, Clip, KlEstimator, Objective};
 use envace_grpo::schedule::{Schedule, Shape};
-use envace_model::{AdamW, Device, Trainer, TrainerOptions};
+use envace_model::{AdamW, Trainer, TrainerOptions};
 use envace_pipeline::{Artifact, Execution, InputRef, Plan, StageSpec, Store, add_optimizer_state};
 use envace_schemas::Table;
 use envace_schemas::tables::{AdvantageRow, GenerationRow, SequenceRow, TimingRow, UpdateRow};
@@ -61,7 +61,7 @@ pub async fn plan(
     inputs.extend(reference.iter().map(|source| source.input.clone().named("reference_checkpoint")));
     let mut config = json!({ "seed": ctx.config.seed, "update": section("update", &ctx.config.update)? });
     add_lora(&mut config, ctx.config.lora.as_ref())?;
-    let fingerprint = Some(envace_model::arithmetic_fingerprint(&Device::Cpu));
+    let fingerprint = Some(ctx.fingerprint()?);
     let plan = ctx.plan(&SPEC, step, config, inputs, fingerprint, 1).await?;
     Ok((plan, source, reference))
 }
@@ -115,12 +115,16 @@ pub async fn execute(
     }
     let (seed, lora) = (ctx.config.seed, ctx.config.lora.clone());
     let (from, reference) = (source.clone(), reference.cloned());
-    let scratch = scratch_folder(ctx);
+    let (scratch, device) = (scratch_folder(ctx), ctx.config.execution.open_device()?);
     let work = move || {
-        let options = TrainerOptions { scratch, ..trainer_options(&config.adamw, config.recompute_layers) };
+        let options = TrainerOptions {
+            device: device.clone(),
+            scratch,
+            ..trainer_options(&config.adamw, config.recompute_layers)
+        };
         let mut trainer = load_trainer(&from, lora.as_ref(), seed, options)?;
         if let Some(reference) = &reference {
-            add_reference(&mut items, &config, &mut trainer, &from, reference)?;
+            add_reference(&mut items, &config, device, &mut trainer, (&from, reference))?;
         }
         train(&config, seed, step, &items, trainer)
     };

@@ -1,6 +1,6 @@
 //! What the frozen reference says about the sequences of an update.
 
-use envace_model::{PolicyLogprobs, TrainSequence, Trainer, micro_batches};
+use envace_model::{Device, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions, micro_batches};
 
 use super::items::Item;
 use super::trainer_options;
@@ -16,9 +16,9 @@ use crate::error::JobError;
 pub(super) fn add_reference(
     items: &mut [Item],
     config: &UpdateConfig,
+    device: Device,
     trainer: &mut Trainer,
-    source: &PolicySource,
-    reference: &PolicySource,
+    (source, reference): (&PolicySource, &PolicySource),
 ) -> Result<(), JobError> {
     let mut held: Vec<&mut Item> =
         items.iter_mut().filter(|item| config.kl.roles.contains(&item.role)).collect();
@@ -31,7 +31,7 @@ pub(super) fn add_reference(
     let logprobs = if is_base {
         trainer.with_base(|base| logprobs(base, &sequences, budget))??
     } else {
-        let options = trainer_options(&config.adamw, false);
+        let options = TrainerOptions { device, ..trainer_options(&config.adamw, false) };
         logprobs(&Trainer::load(&reference.dir, None, options)?, &sequences, budget)?
     };
     for (item, logprobs) in held.iter_mut().zip(logprobs) {
