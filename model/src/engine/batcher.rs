@@ -10,7 +10,7 @@ use super::request::{FinishReason, Generated, GenerationRequest};
 use super::sampler::{Scratch, sample, uniform};
 use crate::{ModelError, Piece};
 
-/// Sizes of the work; none of them changes a result.
+/// Sizes of the work; on the CPU none of them changes a result.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub max_batch: usize,

@@ -5,7 +5,7 @@ use super::batcher::{Batcher, Limits};
 use super::{Engine, Generated, GenerationRequest};
 use crate::{Model, ModelError};
 
-/// Sizes of an engine's work. None of them changes a result.
+/// Sizes of an engine's work. On the CPU none of them changes a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
     /// Generations worked on at once.

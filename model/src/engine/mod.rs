@@ -1,7 +1,8 @@
 //! Generating from token ids: many requests at once, with what was computed before kept and used again.
 //!
-//! [`Engine`] is what a caller sees, so that an engine elsewhere can stand in for [`LocalEngine`]. A result is a
-//! function of the weights and the request alone: never of the batch, the order, what is cached, or the threads.
+//! [`Engine`] is what a caller sees, so that an engine elsewhere can stand in for [`LocalEngine`]. On the CPU a result is a
+//! function of the weights and the request alone: never of the batch, the order, what is cached, or the threads. On a GPU
+//! these can change its last bits.
 
 mod backend;
 mod batcher;

@@ -27,7 +27,8 @@ pub struct TrainerOptions {
     pub recompute_layers: bool,
     /// The optimizer.
     pub adamw: AdamW,
-    /// Compute by the tensor library's operations also on the CPU, in `f64`: slow, to check the kernels against.
+    /// Compute by the tensor library's operations, as on a GPU, also on the CPU, there in `f64`: slow, to check the kernels
+    /// against.
     pub is_composed: bool,
     /// Rows whose logits over the whole vocabulary exist at a time.
     pub logprob_chunk_rows: usize,
