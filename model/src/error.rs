@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::lora::TARGET_MODULES;
+use crate::memory::{Exactly, Setting};
 
 /// What a boxed cause looks like; the crates it comes from have no common error type.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -124,6 +125,34 @@ pub enum ModelError {
         /// Flat index of the first such element.
         index: usize,
     },
+    /// A matrix with what an adapter adds to it is beyond its number format.
+    #[error(
+        "tensor `{name}` with what is added to it by `{}` is not finite, at element: {index}", .path.display()
+    )]
+    AdapterSum {
+        /// The adapter's weight file.
+        path: PathBuf,
+        /// The tensor of the base.
+        name: String,
+        /// Flat index of the first such element.
+        index: usize,
+    },
+    /// An adapter is to be trained further as something that it is not.
+    #[error("the adapter in `{}` is of another kind: {difference}", .dir.display())]
+    AdapterKind {
+        /// Its folder.
+        dir: PathBuf,
+        /// The first difference, with both values.
+        difference: String,
+    },
+    /// An adapter was trained with a dropout of inputs, which training does not have here.
+    #[error("training does not drop inputs, and `lora_dropout` of the adapter in `{}` is: {dropout}", .dir.display())]
+    AdapterDropout {
+        /// Its folder.
+        dir: PathBuf,
+        /// The share.
+        dropout: f64,
+    },
     /// A token id is not in the model's vocabulary.
     #[error("token id is outside the vocabulary of {vocab_size}: {token_id}")]
     TokenRange {
@@ -142,15 +171,21 @@ pub enum ModelError {
     },
     /// The cache is too small for a single sequence.
     #[error(
-        "keys and values of a sequence of {n_tokens} tokens take {needed} bytes, more than the limit: {limit}"
+        "keys and values of a sequence of {n_tokens} tokens take {}, more than the size given: {}",
+        Exactly(*.needed),
+        Exactly(*.given)
     )]
     KvMemory {
         /// Tokens of prompt and generation, at most.
         n_tokens: usize,
         /// Bytes that they take, in whole blocks.
         needed: u64,
-        /// Bytes of all blocks.
-        limit: u64,
+        /// Bytes there may be.
+        given: u64,
+        /// Tokens of the longest sequence that the model takes.
+        context_length: usize,
+        /// Bytes that these take.
+        needed_by_longest: u64,
     },
     /// A GPU is asked for and the program was built without the feature for it.
     #[error("this program was built without CUDA, which it needs for the device: {name}")]
@@ -212,6 +247,25 @@ impl ModelError {
             Self::Malformed { kind: "safetensors", .. } => {
                 Some("the file may be cut off or a Git LFS pointer: download it again".into())
             }
+            Self::ConfigKey { key, .. } if key == "lora_alpha" => Some(
+                "the weight of an adapter is its alpha over its rank, or over the root of the rank: give a number that 32 \
+                 bits hold, other than 0"
+                    .into(),
+            ),
+            Self::AdapterSum { .. } => Some(
+                "the adapter's values or its weight, alpha over rank, are too large: look at `lora_alpha` of an adapter from \
+                 elsewhere, and at the learning rate of one that was trained here"
+                    .into(),
+            ),
+            Self::AdapterKind { .. } => Some(
+                "give `[lora]` the values of the adapter, or leave the section out; to begin another adapter, make adapter \
+                 and base one model first with `checkpoint merge`"
+                    .into(),
+            ),
+            Self::AdapterDropout { .. } => Some(
+                "set it to 0 in `adapter_config.json` of the folder that the adapter came from, and begin with that folder"
+                    .into(),
+            ),
             Self::NotFinite { .. } => Some("the checkpoint is damaged: go back to an earlier one".into()),
             Self::Scratch { .. } => Some(
                 "make room there, name a folder on another disk (`execution.scratch_folder`), or keep the optimizer's \
@@ -228,9 +282,12 @@ impl ModelError {
             Self::ContextOverflow { .. } => {
                 Some("shorten the prompt or lower the limit of new tokens".into())
             }
-            Self::KvMemory { .. } => {
-                Some("raise `execution.kv_memory`, or lower the limit of new tokens".into())
-            }
+            Self::KvMemory { needed, context_length, needed_by_longest, .. } => Some(format!(
+                "set `execution.kv_memory`, or `--kv-memory` of one call, to \"{}\" or more, to \"{}\" for all that fits the \
+                 context of {context_length} tokens, or to \"auto\"; or lower the limit of new tokens",
+                Setting(*needed),
+                Setting(*needed_by_longest)
+            )),
             _ => None,
         }
     }

@@ -28,9 +28,13 @@ pub use device::DeviceName;
 pub use envace_kernels::LogSoftmax;
 pub use error::{Cause, ModelError};
 pub use fingerprint::arithmetic_fingerprint;
-pub use lora::{ADAPTER_CONFIG_FILE, AdapterConfig, ModelFolder, NewAdapter, TARGET_MODULES, merge_adapter};
+pub use lora::{
+    ADAPTER_CONFIG_FILE, AdapterConfig, ModelFolder, NewAdapter, TARGET_MODULES, check_trainable,
+    merge_adapter,
+};
 pub use train::{
-    AdamW, ApplyReport, Member, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions, micro_batches,
+    AdamW, ApplyReport, Member, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions, check_scratch,
+    micro_batches,
 };
 pub use transformer::{KvCache, Model, Piece};
 pub use weights::check_weights;

@@ -14,6 +14,7 @@ use envace_kernels::HeadLayout;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::ops::logits_rows;
+use crate::train::scratch_len;
 use crate::transformer::{KvCache, layout};
 use crate::weights::{Parameter, StoredDtype, WeightFiles, parameters};
 
@@ -106,6 +107,28 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// A number of bytes, and the same in a unit if it is a large one.
+pub(crate) struct Exactly(pub(crate) u64);
+
+impl fmt::Display for Exactly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0)?;
+        if self.0 < KIB { Ok(()) } else { write!(f, " ({})", Setting(self.0)) }
+    }
+}
+
+/// A number of bytes as a setting can be given: rounded up to a whole unit, so that it is enough.
+pub(crate) struct Setting(pub(crate) u64);
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, name) = if self.0 < 10 * KIB * KIB { (KIB, "KiB") } else { (KIB * KIB, "MiB") };
+        write!(f, "{} {name}", self.0.div_ceil(unit))
+    }
+}
+
+const KIB: u64 = 1 << 10;
+
 impl ModelSize {
     /// Reads a model folder: its configuration and the headers of its weight files.
     ///
@@ -126,6 +149,12 @@ impl ModelSize {
     pub fn widened(mut self) -> Self {
         self.parameters.iter_mut().for_each(|(_, dtype)| *dtype = StoredDtype::F32);
         self
+    }
+
+    /// Bytes of the scratch file of [`crate::TrainerOptions::scratch`].
+    pub fn scratch_bytes(&self) -> u64 {
+        let lens = self.parameters.iter().map(|(parameter, dtype)| scratch_len(parameter.len(), *dtype));
+        F32 * lens.sum::<u64>()
     }
 
     /// Longest sequence in tokens.
@@ -399,6 +428,8 @@ mod tests {
     fn sixteen_bit_weights_by_hand() {
         let short = size(&[("torch_dtype", json!("bfloat16"))]);
         assert_eq!(short.training(&WORK).parts[1], ("master values", 4 * P));
+        // Gradient, two moments and master values; those of `f32` are the weights.
+        assert_eq!([short.scratch_bytes(), size(&[]).scratch_bytes()], [16 * P, 12 * P]);
         // Matrices 800 + 2 · 1056 = 2912 in 2 bytes, norms 104 in 4. 3 + 4 rows of 4 · 8 + 2 · 64 + 32 + 3 · 12 = 228
         // activations. Keys and values of 50 tokens are those of 64, 2 blocks of 32: in 4 bytes 2 layers of one head of
         // 16 elements of a key, and as many of a value, rounded up to whole vectors.
@@ -421,6 +452,18 @@ mod tests {
         // 10 rows of 200 + 16 + 12 + 32; logits 9 · 100 and 9 · 16 around them.
         let need = size(&[]).reference(&WORK);
         assert_eq!(need.total(), 4 * P + 4 * 10 * 260 + 4 * (900 + 144));
+    }
+
+    #[test]
+    fn a_setting_is_enough() {
+        for (bytes, text) in [(1, "1 KiB"), (1_024, "1 KiB"), (404_480, "395 KiB"), (10 << 20, "10 MiB")] {
+            assert_eq!(Setting(bytes).to_string(), text);
+        }
+        assert_eq!(Setting((11 << 20) + 1).to_string(), "12 MiB");
+        assert_eq!(
+            [Exactly(400), Exactly(20_480)].map(|size| size.to_string()),
+            ["400 bytes", "20480 bytes (20 KiB)"]
+        );
     }
 
     #[test]

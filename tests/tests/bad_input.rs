@@ -76,7 +76,7 @@ async fn each_is_named_and_leaves_no_output() {
         (
             "a cache too small for one sequence",
             rollout("cache.toml"),
-            &["keys and values", "more than the limit"],
+            &["keys and values", "more than the size given: 20480 bytes (20 KiB)"],
         ),
         ("no size", rollout("size.toml"), &["execution.kv_memory", "GiB", "auto"]),
         (

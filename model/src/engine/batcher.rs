@@ -16,6 +16,8 @@ pub(super) struct Limits {
     pub max_batch: usize,
     pub prefill_tokens: usize,
     pub reuses_prefixes: bool,
+    /// Memory that was given for keys and values, for messages: the backend has as many whole blocks as fit it.
+    pub kv_bytes: u64,
     /// Whether the cache is enlarged for a sequence that it cannot hold, instead of refusing it.
     pub is_enlarged: bool,
 }
@@ -139,11 +141,14 @@ impl<B: Backend> Batcher<B> {
             self.tree.grow(n_blocks);
         }
         if n_tokens > self.tree.capacity() {
-            let bytes = |n_blocks: usize| n_blocks as u64 * self.backend.block_bytes() as u64;
+            let block_bytes = self.backend.block_bytes() as u64;
+            let bytes = |n_tokens| (self.tree.n_blocks_for(n_tokens) as u64).saturating_mul(block_bytes);
             return Err(ModelError::KvMemory {
                 n_tokens,
-                needed: bytes(self.tree.n_blocks_for(n_tokens)),
-                limit: bytes(self.backend.n_blocks()),
+                needed: bytes(n_tokens),
+                given: self.limits.kv_bytes,
+                context_length: limit,
+                needed_by_longest: bytes(limit - 1),
             });
         }
         self.waiting.push_back(sequence);

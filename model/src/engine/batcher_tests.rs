@@ -110,7 +110,8 @@ fn batcher(
     prefill_tokens: usize,
     reuses_prefixes: bool,
 ) -> Batcher<StandIn> {
-    let limits = Limits { max_batch, prefill_tokens, reuses_prefixes, is_enlarged: false };
+    let kv_bytes = 100 * n_blocks as u64;
+    let limits = Limits { max_batch, prefill_tokens, reuses_prefixes, kv_bytes, is_enlarged: false };
     Batcher::new(StandIn::new(n_blocks), limits)
 }
 
@@ -261,9 +262,13 @@ fn the_least_advanced_is_paused_and_goes_on_from_its_tokens() {
 fn a_sequence_that_the_whole_cache_cannot_hold_is_refused() {
     // 3 blocks of 4 tokens hold a prompt of 5 and 8 tokens, the last of which is never computed.
     let mut batcher = batcher(2, 3, 512, true);
-    let message = batcher.submit(request(1, &[5; 5], 9)).unwrap_err().to_string();
-    let expected = "a sequence of 13 tokens take 400 bytes, more than the limit: 300";
-    assert!(message.contains(expected), "{message}");
+    batcher.limits.kv_bytes = 390;
+    let error = batcher.submit(request(1, &[5; 5], 9)).unwrap_err();
+    let expected = "a sequence of 13 tokens take 400 bytes, more than the size given: 390 bytes";
+    assert!(error.to_string().contains(expected), "{error}");
+    // The context of 40 has a last token that is never computed: 39 in 10 blocks of 100 bytes.
+    let hint = error.hint().unwrap();
+    assert!(hint.contains("to \"1 KiB\" or more") && hint.contains("context of 40 tokens"), "{hint}");
     let never = |id, n| GenerationRequest { stop_ids: Arc::from([]), ..request(id, &[5; 5], n) };
     assert_eq!(run_all(&mut batcher, &[never(2, 8)])[&2].token_ids.len(), 8);
     // Unless it may be enlarged: then for whatever the context holds.

@@ -49,6 +49,7 @@ impl LocalEngine {
             max_batch: options.max_batch.max(1),
             prefill_tokens: options.prefill_tokens,
             reuses_prefixes: options.reuses_prefixes,
+            kv_bytes: options.kv_bytes,
             is_enlarged: options.is_kv_enlarged,
         };
         let backend = ModelBackend::new(model, options.kv_bytes);

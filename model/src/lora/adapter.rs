@@ -63,7 +63,7 @@ impl Adapter {
     /// Adds to a matrix of the base what the adapter adds to it; the sum is in `f32`. Others stay as they are.
     ///
     /// # Errors
-    /// [`ModelError::NotFinite`] if a sum is not.
+    /// [`ModelError::AdapterSum`] if a sum is not finite.
     pub(crate) fn merge_into(&self, loaded: &mut LoadedParameter) -> Result<(), ModelError> {
         let pairs = self.factors.as_chunks::<2>().0;
         let kind = loaded.parameter.kind;
@@ -76,7 +76,7 @@ impl Adapter {
             None => Ok(()),
             Some(index) => {
                 let name = loaded.parameter.pieces[0].name.clone();
-                Err(ModelError::NotFinite { path: self.path.clone(), name, index })
+                Err(ModelError::AdapterSum { path: self.path.clone(), name, index })
             }
         }
     }

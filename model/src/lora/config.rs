@@ -52,6 +52,15 @@ impl AdapterConfig {
         (self.alpha / if self.is_rank_stabilized { rank.sqrt() } else { rank }) as f32
     }
 
+    /// What is wrong with [`AdapterConfig::scale`], if anything: with 0 nothing is changed and nothing can be trained.
+    pub(super) fn problem_of_scale(&self) -> Option<&'static str> {
+        match self.scale() {
+            0.0 => Some("makes the weight of the adapter 0, so that it would change nothing"),
+            scale if scale.is_finite() => None,
+            _ => Some("makes the weight of the adapter larger than a number of 32 bits"),
+        }
+    }
+
     /// Reads `adapter_config.json` of an adapter's folder.
     ///
     /// # Errors
@@ -97,7 +106,7 @@ impl AdapterConfig {
         let rank = required("r")?.as_u64().and_then(|rank| usize::try_from(rank).ok());
         let alpha = required("lora_alpha")?.as_f64().filter(|alpha| alpha.is_finite());
         let dropout = number(map, "lora_dropout").filter(|dropout| (0.0..1.0).contains(dropout));
-        Ok(Self {
+        let config = Self {
             base: base
                 .ok_or_else(|| bad_key("base_model_name_or_path", "names no folder of a base model"))?
                 .to_owned(),
@@ -114,7 +123,8 @@ impl AdapterConfig {
                 }
             })?,
             dropout: dropout.ok_or_else(|| bad_key("lora_dropout", "is not in [0, 1)"))?,
-        })
+        };
+        config.problem_of_scale().map_or(Ok(config), |problem| Err(bad_key("lora_alpha", problem)))
     }
 
     /// Writes `adapter_config.json` into a folder, with all keys that PEFT needs.
@@ -276,6 +286,13 @@ mod tests {
             ("r", json!(0), "is not a whole number of 1 or more"),
             ("r", json!("8"), "is not a whole number of 1 or more"),
             ("lora_alpha", json!(null), "is not a number"),
+            ("lora_alpha", json!(0), "makes the weight of the adapter 0, so that it would change nothing"),
+            (
+                "lora_alpha",
+                json!(1e-60),
+                "makes the weight of the adapter 0, so that it would change nothing",
+            ),
+            ("lora_alpha", json!(1e300), "makes the weight of the adapter larger than a number of 32 bits"),
             ("lora_dropout", json!(1.0), "is not in [0, 1)"),
             ("target_modules", json!([]), "is not a list of names of modules"),
             ("target_modules", json!(["q_proj", 3]), "is not a list of names of modules"),

@@ -13,7 +13,7 @@ use crate::weights::{LoadedParameter, OutputTensor, Source, load_each, write_saf
 /// rounded to it.
 ///
 /// # Errors
-/// Those of loading the adapter and the base; [`ModelError::Invalid`] if `dir` is no adapter; [`ModelError::NotFinite`]
+/// Those of loading the adapter and the base; [`ModelError::Invalid`] if `dir` is no adapter; [`ModelError::AdapterSum`]
 /// if a sum is beyond the base's format; [`ModelError::Write`] on the new files.
 pub fn merge_adapter(dir: &Path, to: &Path) -> Result<(), ModelError> {
     let ModelFolder { base, adapter } = ModelFolder::open(dir)?;
@@ -28,7 +28,7 @@ pub fn merge_adapter(dir: &Path, to: &Path) -> Result<(), ModelError> {
         adapter.merge_into(&mut loaded)?;
         if let Some(index) = loaded.values.iter().position(|value| !dtype.round(*value).is_finite()) {
             let name = loaded.parameter.pieces[0].name.clone();
-            return Err(ModelError::NotFinite { path: adapter.path.clone(), name, index });
+            return Err(ModelError::AdapterSum { path: adapter.path.clone(), name, index });
         }
         all.push(LoadedParameter { dtype, ..loaded });
         Ok(())

@@ -14,9 +14,12 @@ mod config;
 mod folder;
 mod merge;
 mod new;
+mod trainable;
 
 pub(crate) use adapter::{ADAPTER_WEIGHTS_FILE, Adapter, Factors, Module, add_low_rank};
 pub use config::{ADAPTER_CONFIG_FILE, AdapterConfig, TARGET_MODULES};
 pub use folder::ModelFolder;
 pub use merge::merge_adapter;
 pub use new::NewAdapter;
+pub(crate) use trainable::check_adapter;
+pub use trainable::check_trainable;

@@ -3,10 +3,13 @@ use std::path::Path;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::{ADAPTER_CONFIG_FILE, Adapter, AdapterConfig, Module};
+use super::{Adapter, AdapterConfig, Module};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::weights::{LoadedParameter, StoredDtype};
+
+/// What messages call the settings of a new adapter: the section of a run's configuration that they stand in.
+const SETTINGS: &str = "[lora]";
 
 /// An adapter to begin.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,21 +25,9 @@ impl NewAdapter {
     /// minus `1 / sqrt(in)`, as PEFT's default is. A value depends on the seed, the tensor's name and its place in it.
     ///
     /// # Errors
-    /// [`ModelError::ConfigKey`] for a rank or alpha of 0; [`ModelError::Unsupported`] for an unknown target.
+    /// As [`NewAdapter::modules`].
     pub(crate) fn begin(&self, base: &ModelConfig) -> Result<Adapter, ModelError> {
-        let config = self.config.clone();
-        let path = Path::new(ADAPTER_CONFIG_FILE);
-        let is_possible = |key: &str, is_possible: bool| match is_possible {
-            true => Ok(()),
-            false => Err(ModelError::ConfigKey {
-                path: path.into(),
-                key: key.into(),
-                problem: "is not above 0".into(),
-            }),
-        };
-        is_possible("r", config.rank > 0)?;
-        is_possible("lora_alpha", config.alpha.is_finite() && config.alpha > 0.0)?;
-        let modules = Module::of(&config, base, path)?;
+        let modules = self.modules(base)?;
         let factors = modules.iter().flat_map(|module| {
             let [a, b] = module.factors.clone();
             let bound = 1.0 / (a.shape[1] as f64).sqrt();
@@ -46,7 +37,29 @@ impl NewAdapter {
         let factors = factors
             .map(|(parameter, values)| LoadedParameter { parameter, dtype: StoredDtype::F32, values })
             .collect();
-        Ok(Adapter { config, modules, factors, path: path.into() })
+        Ok(Adapter { config: self.config.clone(), modules, factors, path: SETTINGS.into() })
+    }
+
+    /// The modules that it will change.
+    ///
+    /// # Errors
+    /// [`ModelError::ConfigKey`] for a rank of 0, or an alpha that is not above 0 or makes no weight in 32 bits;
+    /// [`ModelError::Unsupported`] for an unknown target.
+    pub(crate) fn modules(&self, base: &ModelConfig) -> Result<Vec<Module>, ModelError> {
+        let (config, path) = (&self.config, Path::new(SETTINGS));
+        let impossible = |key: &str, problem: &str| {
+            Err(ModelError::ConfigKey { path: path.into(), key: key.into(), problem: problem.into() })
+        };
+        if config.rank == 0 {
+            return impossible("r", "is not above 0");
+        }
+        if config.alpha <= 0.0 {
+            return impossible("lora_alpha", "is not above 0");
+        }
+        if let Some(problem) = config.problem_of_scale() {
+            return impossible("lora_alpha", problem);
+        }
+        Module::of(config, base, path)
     }
 }
 

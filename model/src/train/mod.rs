@@ -14,4 +14,6 @@ mod trainer;
 
 pub use optimizer::{AdamW, ApplyReport};
 pub use packing::{Member, PolicyLogprobs, TrainSequence, micro_batches};
+pub use scratch::check_scratch;
+pub(crate) use scratch::scratch_len;
 pub use trainer::{Trainer, TrainerOptions};

@@ -45,12 +45,6 @@ enum Home {
 }
 
 impl Trained {
-    /// Elements of a scratch file that a parameter needs.
-    pub(super) fn scratch_len(loaded: &LoadedParameter) -> u64 {
-        let n_copies = if loaded.dtype == StoredDtype::F32 { 3 } else { 4 };
-        n_copies * loaded.values.len() as u64
-    }
-
     /// Starts from loaded values, with moments of zero.
     pub(super) fn new(loaded: LoadedParameter, place: &mut Place) -> Self {
         let LoadedParameter { parameter, dtype, values } = loaded;

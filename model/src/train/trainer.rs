@@ -10,11 +10,11 @@ use super::fused::Fused;
 use super::kept::Place;
 use super::optimizer::{self, AdamW, ApplyReport};
 use super::packing::{Packed, PolicyLogprobs, TrainSequence};
-use super::scratch::Scratch;
+use super::scratch::{Scratch, scratch_len};
 use super::trained::{Parameters, Trained};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
-use crate::lora::{Adapter, AdapterConfig, ModelFolder, NewAdapter};
+use crate::lora::{Adapter, AdapterConfig, ModelFolder, NewAdapter, check_adapter};
 use crate::transformer::RopeTable;
 use crate::weights;
 
@@ -86,9 +86,8 @@ impl Trainer {
     /// An adapter's base is read only: it has neither gradients nor moments.
     ///
     /// # Errors
-    /// Those of [`crate::Model::load`]; the same for the state; [`ModelError::Invalid`] if the state's master values
-    /// do not round to the folder's weights, or the folder's adapter is not of the kind that the options ask for;
-    /// [`ModelError::Scratch`] if there is no room for a scratch file.
+    /// Those of [`crate::Model::load`] and of [`crate::check_trainable`]; the same for the state;
+    /// [`ModelError::Invalid`] if the state's master values do not round to the folder's weights; [`ModelError::Scratch`] if there is no room for a scratch file.
     pub fn load(dir: &Path, state: Option<&Path>, options: TrainerOptions) -> Result<Self, ModelError> {
         let folder = ModelFolder::open(dir)?;
         let config = ModelConfig::load(&folder.base)?;
@@ -104,7 +103,7 @@ impl Trainer {
         let mut parameters = match &adapter {
             Some(_) => Parameters::new(loaded.into_iter().map(Trained::frozen).collect()),
             None => {
-                let len = loaded.iter().map(Trained::scratch_len).sum();
+                let len = loaded.iter().map(|loaded| scratch_len(loaded.values.len(), loaded.dtype)).sum();
                 let scratch = options.scratch.as_deref().map(|folder| Scratch::create(folder, len));
                 let mut place = Place::new(scratch.transpose()?);
                 let trained = loaded.into_iter().map(|parameter| Trained::new(parameter, &mut place));
@@ -304,21 +303,11 @@ fn adapter_of(
     config: &ModelConfig,
     new: Option<&NewAdapter>,
 ) -> Result<Option<Adapter>, ModelError> {
-    let Some(dir) = &folder.adapter else { return new.map(|new| new.begin(config)).transpose() };
-    let adapter = Adapter::load(dir, config)?;
-    let shown = dir.display();
-    if let Some(difference) = new.and_then(|new| adapter.config.difference(&new.config)) {
-        return Err(ModelError::invalid(format!(
-            "the adapter in `{shown}` is of another kind: {difference}"
-        )));
+    check_adapter(folder, config, new)?;
+    match &folder.adapter {
+        None => new.map(|new| new.begin(config)).transpose(),
+        Some(dir) => Adapter::load(dir, config).map(Some),
     }
-    if adapter.config.dropout != 0.0 {
-        let dropout = adapter.config.dropout;
-        return Err(ModelError::invalid(format!(
-            "training does not drop inputs; set `lora_dropout` of `{shown}` to 0, it is: {dropout}"
-        )));
-    }
-    Ok(Some(adapter))
 }
 
 #[cfg(test)]

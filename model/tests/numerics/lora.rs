@@ -6,7 +6,7 @@ use std::path::Path;
 use candle_core::Device;
 use envace_model::{
     AdamW, AdapterConfig, LogSoftmax, Model, ModelFolder, NewAdapter, PolicyLogprobs, TrainSequence, Trainer,
-    TrainerOptions, merge_adapter,
+    TrainerOptions, check_trainable, merge_adapter,
 };
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
@@ -295,4 +295,67 @@ fn adapters_that_do_not_fit_are_refused() {
     Model::load(&adapter, &Device::Cpu).unwrap();
     let dropout = Trainer::load(&adapter, None, TrainerOptions::default()).err().unwrap().to_string();
     assert!(dropout.contains("lora_dropout"), "{dropout}");
+}
+
+#[test]
+fn a_sum_beyond_its_numbers_is_not_called_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    random_model(&dir.path().join("start"), json!({}));
+    let adapter = dir.path().join("adapter");
+    Trainer::load(&dir.path().join("start"), None, options()).unwrap().save(&adapter).unwrap();
+    let path = adapter.join("adapter_model.safetensors");
+    let bytes = fs_err::read(&path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let large: Vec<u8> = [1e30_f32.to_le_bytes(); 4096].concat();
+    let tensors = file.tensors().into_iter().map(|(name, view)| {
+        (name, TensorView::new(Dtype::F32, view.shape().to_vec(), &large[..view.data().len()]).unwrap())
+    });
+    fs_err::write(&path, safetensors::serialize(tensors, None).unwrap()).unwrap();
+    let error = Model::load(&adapter, &Device::Cpu).err().unwrap();
+    let text = error.to_string();
+    assert!(
+        text.contains("what is added to it by") && text.contains("is not finite, at element: "),
+        "{text}"
+    );
+    let hint = error.hint().unwrap();
+    assert!(hint.contains("lora_alpha") && !hint.contains("damaged"), "{hint}");
+}
+
+#[test]
+fn what_cannot_be_trained_is_known_without_the_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    random_model(&at("start"), json!({}));
+    Trainer::load(&at("start"), None, options()).unwrap().save(&at("adapter")).unwrap();
+    let new = |change: &dyn Fn(&mut AdapterConfig)| {
+        let mut new = options().adapter.unwrap();
+        change(&mut new.config);
+        new
+    };
+    let cases: [(&str, &dyn Fn(&mut AdapterConfig), &str); 7] = [
+        ("start", &|config| config.rank = 0, "key `r` in `[lora]` is not above 0"),
+        ("start", &|config| config.alpha = 0.0, "key `lora_alpha` in `[lora]` is not above 0"),
+        ("start", &|config| config.alpha = 1e300, "larger than a number of 32 bits"),
+        ("start", &|config| config.target_modules = vec!["x_proj".into()], "unsupported value: x_proj"),
+        ("adapter", &|config| config.rank = 4, "of another kind: `r` is 5, not 4"),
+        ("adapter", &|config| config.alpha = 5.0, "of another kind: `lora_alpha` is 10, not 5"),
+        ("adapter", &|config| drop(config.target_modules.pop()), "of another kind: `target_modules` is"),
+    ];
+    for (folder, change, expected) in cases {
+        let options = TrainerOptions { adapter: Some(new(change)), ..options() };
+        let trained = Trainer::load(&at(folder), None, options.clone()).err().unwrap().to_string();
+        let checked = check_trainable(&at(folder), options.adapter.as_ref()).unwrap_err().to_string();
+        assert!(checked.contains(expected), "{checked}");
+        assert_eq!(checked, trained);
+    }
+    for name in ["start/model.safetensors", "adapter/adapter_model.safetensors"] {
+        fs_err::remove_file(at(name)).unwrap();
+    }
+    for folder in ["start", "adapter"] {
+        check_trainable(&at(folder), Some(&new(&|_| {}))).unwrap();
+        check_trainable(&at(folder), None).unwrap();
+    }
+    change_config(&at("adapter"), "lora_dropout", json!(0.1));
+    let error = check_trainable(&at("adapter"), None).unwrap_err().to_string();
+    assert!(error.contains("does not drop inputs"), "{error}");
 }
