@@ -18,6 +18,9 @@ use files::{download, hash_file, model_files, model_folder, upload};
 /// Written last: without it there is no checkpoint.
 const MARKER: &str = "complete.json";
 const STATE_PREFIX: &str = "state-";
+/// What is wrong with a file of a checkpoint, in the words of every command that finds it.
+const OTHER_BYTES: &str = "file of a checkpoint has other bytes";
+const NO_FILE: &str = "file of a checkpoint is missing";
 
 /// Hex digest of a checkpoint: of the names and contents of its weight, config and tokenizer files, and of an adapter's
 /// base.
@@ -155,8 +158,8 @@ pub async fn add_optimizer_state(
 /// looked at, so that planning is cheap: see [`check_artifact`].
 ///
 /// # Errors
-/// [`PipelineError::NoCheckpoint`] if the checkpoint is not whole; [`PipelineError::Damaged`] if a download is
-/// not what it should be; [`PipelineError::File`] and [`PipelineError::Object`] if reading or writing fails.
+/// [`PipelineError::NoCheckpoint`] if the checkpoint is not there; [`PipelineError::Damaged`] if one of its files is
+/// missing or has another size, or a download is not what it should be; [`PipelineError::File`] and [`PipelineError::Object`] if reading or writing fails.
 pub async fn checkpoint_dir(store: &Store, digest: &CheckpointDigest) -> Result<PathBuf, PipelineError> {
     if let Some(base) = checkpoint_base(store, digest).await? {
         dir_of_files(store, &base).await?;
@@ -176,14 +179,15 @@ pub async fn checkpoint_base(
 }
 
 async fn dir_of_files(store: &Store, digest: &CheckpointDigest) -> Result<PathBuf, PipelineError> {
-    let missing = || PipelineError::NoCheckpoint { digest: digest.0.clone() };
-    if !has_files(store, digest).await? {
-        return Err(missing());
+    let Some(marker) = Marker::read(store, digest).await? else {
+        return Err(PipelineError::NoCheckpoint { digest: digest.0.clone() });
+    };
+    if let Some((path, what)) = damage_by_size(store, digest, &marker).await? {
+        return Err(PipelineError::Damaged { path: path.to_string(), what: what.to_owned() });
     }
     if let Some(dir) = store.local_path(&digest.folder()) {
         return Ok(dir);
     }
-    let marker = Marker::read(store, digest).await?.ok_or_else(missing)?;
     let dir = store.cache().join(&digest.0);
     for (name, record) in &marker.files {
         let file = dir.join(name);
@@ -256,12 +260,24 @@ async fn is_whole(store: &Store, digest: &CheckpointDigest) -> Result<bool, Pipe
 
 async fn has_files(store: &Store, digest: &CheckpointDigest) -> Result<bool, PipelineError> {
     let Some(marker) = Marker::read(store, digest).await? else { return Ok(false) };
+    Ok(damage_by_size(store, digest, &marker).await?.is_none())
+}
+
+/// The first file that is missing or has another size, with its path and what is wrong.
+async fn damage_by_size(
+    store: &Store,
+    digest: &CheckpointDigest,
+    marker: &Marker,
+) -> Result<Option<(Path, &'static str)>, PipelineError> {
     for (name, file) in &marker.files {
-        if store.size(&digest.folder().join(name.as_str())).await? != Some(file.n_bytes) {
-            return Ok(false);
+        let path = digest.folder().join(name.as_str());
+        match store.size(&path).await? {
+            Some(n_bytes) if n_bytes == file.n_bytes => {}
+            Some(_) => return Ok(Some((path, OTHER_BYTES))),
+            None => return Ok(Some((path, NO_FILE))),
         }
     }
-    Ok(true)
+    Ok(None)
 }
 
 /// Hashes all of an artifact but an adapter's base; returns what is wrong, with the path.
@@ -302,13 +318,13 @@ pub(crate) async fn damage(store: &Store, artifact: &Artifact) -> Result<Vec<(Pa
 async fn file_damage(store: &Store, path: &Path, byte_hash: &str) -> Result<Option<String>, PipelineError> {
     if let Some(file) = store.local_path(path).filter(|file| file.is_file()) {
         let is_same = hash_file(&file)?.byte_hash == byte_hash;
-        return Ok((!is_same).then(|| "file of a checkpoint has other bytes".to_owned()));
+        return Ok((!is_same).then(|| OTHER_BYTES.to_owned()));
     }
     let failed = |source| PipelineError::object("read", path, source);
     let mut stream = match store.object_store().get(path).await {
         Ok(found) => found.into_stream(),
         Err(object_store::Error::NotFound { .. }) => {
-            return Ok(Some("file of a checkpoint is missing".to_owned()));
+            return Ok(Some(NO_FILE.to_owned()));
         }
         Err(source) => return Err(failed(source)),
     };
@@ -317,7 +333,7 @@ async fn file_damage(store: &Store, path: &Path, byte_hash: &str) -> Result<Opti
         hasher.update(&chunk.map_err(failed)?);
     }
     let is_same = hasher.finalize().to_hex().as_str() == byte_hash;
-    Ok((!is_same).then(|| "file of a checkpoint has other bytes".to_owned()))
+    Ok((!is_same).then(|| OTHER_BYTES.to_owned()))
 }
 
 /// Deletes checkpoints that have no marker; returns how many files they had.

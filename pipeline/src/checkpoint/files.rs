@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, WriteMultipart};
 
-use super::{FileRecord, MARKER, STATE_PREFIX};
+use super::{FileRecord, MARKER, OTHER_BYTES, STATE_PREFIX};
 use crate::key::hash_hex;
 use crate::{PipelineError, Store, json};
 
@@ -140,7 +140,7 @@ pub(super) async fn download(
     let failed = |source| PipelineError::File { path: to.to_owned(), source };
     let bytes = store.get(from).await?;
     if hash_hex(&bytes) != byte_hash {
-        let what = "file of a checkpoint has other bytes".to_owned();
+        let what = OTHER_BYTES.to_owned();
         return Err(PipelineError::Damaged { path: from.to_string(), what });
     }
     let folder = to.parent().unwrap_or_else(|| std::path::Path::new("."));
