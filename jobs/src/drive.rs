@@ -10,6 +10,7 @@ use crate::error::JobError;
 use crate::memory::refuse_too_large;
 use crate::rollout::stage as rollout;
 use crate::score::stage as score;
+use crate::trainable::refuse_untrainable;
 use crate::{advantage, evaluate, update};
 
 /// A stage that a run consists of.
@@ -82,10 +83,25 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Whether what a stage of `step` failed with calls for a new attempt: its output no longer fits its inputs.
-pub fn is_remade(error: &JobError, step: u64, remake_from: Option<u64>) -> bool {
-    let is_conflict = matches!(error, JobError::Pipeline(PipelineError::KeyConflict { .. }));
-    is_conflict && remake_from.is_some_and(|from| step >= from)
+/// Plans or runs a stage of `step` by `work`; from step `remake_from` on, where there is an output that no longer fits its
+/// inputs, once more as a new attempt.
+///
+/// # Errors
+/// Whatever `work` fails with.
+pub async fn with_remake<T>(
+    ctx: &RunContext,
+    step: u64,
+    remake_from: Option<u64>,
+    work: impl AsyncFn(&RunContext) -> Result<T, JobError>,
+) -> Result<T, JobError> {
+    match work(ctx).await {
+        Err(JobError::Pipeline(PipelineError::KeyConflict { .. }))
+            if remake_from.is_some_and(|from| step >= from) =>
+        {
+            work(&RunContext { new_attempt: true, ..ctx.clone() }).await
+        }
+        outcome => outcome,
+    }
 }
 
 /// Runs some steps of a run, evaluating before each step that `evaluate.every` divides and after the last.
@@ -104,41 +120,41 @@ pub async fn drive(
     let every = u64::from(ctx.config.evaluate.every);
     // The last checkpoint is always measured where any is.
     let is_evaluated = |step: u64| every > 0 && (step.is_multiple_of(every) || step == steps.end);
-    refuse_too_large_steps(ctx, &steps, every > 0).await?;
+    refuse_impossible_steps(ctx, &steps, every > 0).await?;
     for step in steps.start..=steps.end {
         let evaluation = is_evaluated(step).then_some(Stage::Evaluate);
         let stages = if step < steps.end { Stage::STEP.as_slice() } else { &[] };
         for stage in evaluation.into_iter().chain(stages.iter().copied()) {
-            let outcome = match stage.run(ctx, step).await {
-                Err(error) if is_remade(&error, step, remake_from) => {
-                    let again = RunContext { new_attempt: true, ..ctx.clone() };
-                    stage.run(&again, step).await?
-                }
-                outcome => outcome?,
-            };
+            let run = async |ctx: &RunContext| stage.run(ctx, step).await;
+            let outcome = with_remake(ctx, step, remake_from, run).await?;
             report(stage, step, &outcome);
         }
     }
     Ok(())
 }
 
-/// Refuses steps of which a stage cannot fit into memory, before the first of them begins. A stage that is there needs
-/// none, and an update of a rollout that is not there is checked in its turn, by the sequences it then has.
-async fn refuse_too_large_steps(
+/// Refuses steps that could not be trained, or of which a stage cannot fit into memory, before anything is made for them.
+/// A stage that is there needs nothing, and whether an update of a rollout that is not there fits into memory is checked in
+/// its turn, by the sequences it then has.
+async fn refuse_impossible_steps(
     ctx: &RunContext,
     steps: &Range<u64>,
     is_evaluated: bool,
 ) -> Result<(), JobError> {
-    let Some(last) = steps.clone().last() else { return Ok(()) };
-    if ctx.store.latest(&ctx.run, Stage::Update.name(), last).await?.is_some() {
-        return Ok(());
-    }
+    let is_there = async |stage: Stage, step| ctx.store.latest(&ctx.run, stage.name(), step).await;
+    let mut steps = steps.clone();
+    let first = loop {
+        let Some(step) = steps.next() else { return Ok(()) };
+        if is_there(Stage::Update, step).await?.is_none() {
+            break step;
+        }
+    };
+    refuse_untrainable(ctx, Stage::Update, first).await?;
     let evaluation = is_evaluated.then_some(Stage::Evaluate);
-    let is_there = async |stage: Stage| ctx.store.latest(&ctx.run, stage.name(), steps.start).await;
     for stage in evaluation.into_iter().chain(Stage::STEP) {
-        let is_early = stage == Stage::Update && is_there(Stage::Rollout).await?.is_none();
-        if !is_early && is_there(stage).await?.is_none() {
-            refuse_too_large(ctx, stage, steps.start).await?;
+        let is_early = stage == Stage::Update && is_there(Stage::Rollout, first).await?.is_none();
+        if !is_early && is_there(stage, first).await?.is_none() {
+            refuse_too_large(ctx, stage, first).await?;
         }
     }
     Ok(())

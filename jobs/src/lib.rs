@@ -20,5 +20,6 @@ pub mod task;
 pub mod task_order;
 pub mod task_set;
 pub mod tasks;
+pub mod trainable;
 pub mod update;
 pub mod world;

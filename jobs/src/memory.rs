@@ -13,6 +13,8 @@ use crate::config::{Config, StatePlace};
 use crate::context::{PolicySource, RunContext};
 use crate::drive::Stage;
 use crate::error::JobError;
+use crate::sft;
+use crate::trainable::scratch_in_memory;
 
 /// What a stage needs of memory and what there is, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +65,7 @@ impl StageMemory {
 /// On a GPU a rollout has nothing in main memory, and training what it keeps between passes: weights, gradients and
 /// optimizer state. What the GPU needs is not worked out; where it does not fit, the stage fails.
 ///
-/// An update of a rollout that is there is counted by its sequences, any other training by the tokens that may go
+/// Training is counted by the sequences it has; an update of a rollout that is not there, by the tokens that may go
 /// through the model at once.
 ///
 /// # Errors
@@ -103,13 +105,16 @@ pub async fn stage_memory(
                     need = with_reference(need, ModelSize::read(&reference.model_dir)?.reference(&work));
                 }
             }
+            need.add(scratch(ctx, &policy)?);
             (need, advice("update", &work))
         }
         Stage::Sft => {
             let policy = ctx.policy_at(step).await?;
-            let (n_tokens, recompute_layers) = (config.sft.micro_batch_tokens, config.sft.recompute_layers);
-            let work = training_work(config, &policy, n_tokens, recompute_layers)?;
-            (ModelSize::read(&policy.model_dir)?.training(&work), advice("sft", &work))
+            let n_tokens = sft::largest_pass(ctx, step, &policy).await?;
+            let work = training_work(config, &policy, n_tokens, config.sft.recompute_layers)?;
+            let mut need = ModelSize::read(&policy.model_dir)?.training(&work);
+            need.add(scratch(ctx, &policy)?);
+            (need, advice("sft", &work))
         }
     };
     if config.execution.is_on_gpu() {
@@ -124,21 +129,7 @@ pub async fn stage_memory(
 /// # Errors
 /// As [`stage_memory`] and [`StageMemory::check`].
 pub async fn refuse_too_large(ctx: &RunContext, stage: Stage, step: u64) -> Result<(), JobError> {
-    refuse_missing_scratch(&ctx.config)?;
     stage_memory(ctx, stage, step).await?.map_or(Ok(()), |memory| memory.check())
-}
-
-/// Refuses a folder for the optimizer's state that is not there: a mistyped name, or a disk that is not mounted.
-fn refuse_missing_scratch(config: &Config) -> Result<(), JobError> {
-    let folder = &config.execution.scratch_folder;
-    let is_used = config.execution.optimizer_state == StatePlace::Disk && !folder.is_empty();
-    if is_used && !std::path::Path::new(folder).is_dir() {
-        return Err(JobError::refused(
-            format!("`execution.scratch_folder` is no folder: {folder}"),
-            "make it, or name one on a disk with 12 to 16 bytes of room for each weight",
-        ));
-    }
-    Ok(())
 }
 
 /// Keys and values count as far as the generations under way can fill their room, each as long as may be; what is kept
@@ -197,6 +188,13 @@ fn kept_between_passes(training: &MemoryNeed) -> MemoryNeed {
 
 fn parts_of(need: &MemoryNeed, names: &[&str]) -> MemoryNeed {
     MemoryNeed { parts: need.parts.iter().filter(|(what, _)| names.contains(what)).copied().collect() }
+}
+
+/// The file that takes the optimizer's state out of memory, where it lies in memory itself.
+fn scratch(ctx: &RunContext, policy: &PolicySource) -> Result<MemoryNeed, JobError> {
+    let n_bytes = scratch_in_memory(ctx, policy)?;
+    let part = n_bytes.map(|n_bytes| ("optimizer state in a folder in memory", n_bytes));
+    Ok(MemoryNeed { parts: part.into_iter().collect() })
 }
 
 /// Tokens of the largest pass of an update: at most the budget, or a sequence beyond it.

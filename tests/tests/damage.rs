@@ -7,7 +7,7 @@ use clap::Parser;
 use envace_jobs::cli::Cli;
 use envace_jobs::context::RunContext;
 use envace_jobs::drive::Stage;
-use envace_pipeline::StageOutput;
+use envace_pipeline::{StageOutput, verify};
 use envace_schemas::tables::RewardRow;
 use envace_schemas::write_rows;
 
@@ -100,6 +100,39 @@ async fn nothing_is_computed_from_what_has_changed_on_disk() {
     }
     Stage::Score.run(&RunContext { new_attempt: true, ..ctx.clone() }, 0).await.unwrap();
     assert_eq!(error_of(dir.path(), "sql --store STORE", &question).await, None, "it was replaced");
+}
+
+#[tokio::test]
+async fn a_run_says_of_a_damaged_checkpoint_what_verify_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("adapter");
+    crate::untrainable::adapter(&folder);
+    let checkpoint = folder.display().to_string();
+    let ctx = context(&dir, &format!("{CONFIG}[policy]\ncheckpoint = {checkpoint:?}\n")).await;
+    let source = ctx.policy_at(0).await.unwrap();
+    let config = source.dir.join("adapter_config.json");
+    let sound = fs_err::read_to_string(&config).unwrap();
+    let heavier = sound.replace("\"lora_alpha\": 8", "\"lora_alpha\": 9");
+    assert_ne!(sound, heavier);
+    let tokenizer = source.model_dir.join("tokenizer.json");
+    let of_base = fs_err::read_to_string(&tokenizer).unwrap();
+    let cases = [
+        (&config, &sound, Some(heavier)),
+        (&config, &sound, Some(format!("{sound}\n"))),
+        (&config, &sound, None),
+        (&tokenizer, &of_base, Some(format!("{of_base}\n"))),
+    ];
+    for (path, sound, damaged) in cases {
+        match &damaged {
+            Some(text) => fs_err::write(path, text).unwrap(),
+            None => fs_err::remove_file(path).unwrap(),
+        }
+        let error = Stage::Rollout.run(&ctx, 0).await.unwrap_err().to_string();
+        let found = verify(&ctx.store, Some(RUN)).await.unwrap().problems;
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert!(found.contains(&error), "{error:?} is none of {found:?}");
+        fs_err::write(path, sound).unwrap();
+    }
 }
 
 #[tokio::test]

@@ -21,4 +21,6 @@ mod sources;
 #[cfg(test)]
 mod tables;
 #[cfg(test)]
+mod untrainable;
+#[cfg(test)]
 mod whole_run;

@@ -4,8 +4,9 @@ use super::RunArgs;
 use super::inspect::print_line;
 use super::stage::{QueryArgs, report};
 use crate::context::RunContext;
-use crate::drive::{Stage, drive, is_remade};
+use crate::drive::{Stage, drive, with_remake};
 use crate::memory::{StageMemory, stage_memory};
+use crate::trainable::refuse_untrainable;
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -60,15 +61,12 @@ async fn next_plan(
 ) -> anyhow::Result<ExitCode> {
     for step in steps {
         for stage in Stage::STEP {
-            let plan = match stage.plan(ctx, step).await {
-                Err(error) if is_remade(&error, step, remake_from) => {
-                    stage.plan(&RunContext { new_attempt: true, ..ctx.clone() }, step).await?
-                }
-                plan => plan?,
-            };
+            let plan = async |ctx: &RunContext| stage.plan(ctx, step).await;
+            let plan = with_remake(ctx, step, remake_from, plan).await?;
             print_line(&plan)?;
             if plan.reused().is_none() {
                 print_line(&crate::estimate::estimate(ctx, stage, step).await?)?;
+                refuse_untrainable(ctx, Stage::Update, step).await?;
                 return all_memory(ctx, step).await;
             }
         }

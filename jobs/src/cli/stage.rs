@@ -10,6 +10,7 @@ use crate::context::{RunContext, StageOutcome};
 use crate::drive::Stage;
 use crate::memory::stage_memory;
 use crate::rerun::rerun;
+use crate::trainable::refuse_untrainable;
 
 pub use crate::drive::Stage as Which;
 
@@ -176,6 +177,7 @@ async fn run_stage(ctx: &RunContext, stage: Which, step: u64, dry_run: bool) -> 
         print_line(&plan)?;
         if let PlanState::Make { .. } = plan.state {
             print_line(&crate::estimate::estimate(ctx, stage, step).await?)?;
+            refuse_untrainable(ctx, stage, step).await?;
             if let Some(memory) = stage_memory(ctx, stage, step).await? {
                 print_line(&memory)?;
                 memory.check()?;

@@ -25,7 +25,7 @@ pub struct ExecutionConfig {
     pub optimizer_state: StatePlace,
     /// Folder of the scratch file of `optimizer_state = "disk"`, best on a fast local disk. It takes 12 bytes for each
     /// weight of a checkpoint in 32 bits, 16 for each in 16 bits. Empty: among the files under way of a store that is a
-    /// folder, else the system's folder for temporary files.
+    /// folder, else the system's folder for temporary files. An adapter is small and needs none.
     pub scratch_folder: String,
     /// Whether a stage that needs more memory than is available is refused before it begins. Default: true.
     pub check_memory: bool,

@@ -76,15 +76,32 @@ impl RunContext {
         let Some(before) = step.checked_sub(1) else {
             return self.initial(&IMPORT_SPEC, &self.config.policy.checkpoint, "policy.checkpoint").await;
         };
-        for stage in ["update", "sft"] {
-            if let Some(manifest) = self.store.latest(&self.run, stage, before).await? {
-                return self.source(&manifest, CHECKPOINT).await;
-            }
+        if let Some(manifest) = self.training_of(before).await? {
+            return self.source(&manifest, CHECKPOINT).await;
         }
         Err(JobError::missing(
             format!("run `{}` has no checkpoint after step {before}", self.run),
             format!("run `envace-jobs update --run {} --step {before}` first", self.run),
         ))
+    }
+
+    /// Whether the training at a step was asked for an adapter.
+    ///
+    /// # Errors
+    /// [`JobError::Pipeline`] if the store fails.
+    pub async fn was_lora_configured(&self, step: u64) -> Result<bool, JobError> {
+        let manifest = self.training_of(step).await?;
+        Ok(manifest.is_some_and(|manifest| manifest.key_parts.config.get("lora").is_some()))
+    }
+
+    /// The latest output of the stage that trained at a step.
+    async fn training_of(&self, step: u64) -> Result<Option<Manifest>, JobError> {
+        for stage in ["update", "sft"] {
+            if let Some(manifest) = self.store.latest(&self.run, stage, step).await? {
+                return Ok(Some(manifest));
+            }
+        }
+        Ok(None)
     }
 
     /// The weights of a rehearsal role that is frozen; `None` if the roles share theirs.

@@ -5,13 +5,15 @@
 
 mod sequences;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use envace_grpo::seeds::Draw;
 use envace_model::chat::{ChatFormat, PromptOptions};
-use envace_model::{Device, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions, micro_batches};
-use envace_pipeline::{Execution, Plan, StageSpec, Store};
+use envace_model::{
+    Device, ModelConfig, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions, micro_batches,
+};
+use envace_pipeline::{Execution, InputRef, Plan, StageSpec, Store};
 use envace_schemas::Table;
 use envace_schemas::tables::{SftLossRow, TimingRow};
 use serde_json::json;
@@ -26,6 +28,7 @@ use crate::rollout::prompt_tools::with_tools_in_prompt;
 use crate::rollout::rehearsal_examples::rehearsal_examples;
 use crate::task::Task;
 use crate::task_order::drawn;
+use crate::trainable::refuse_untrainable;
 use crate::update::{add_lora, load_trainer, schedule, scratch_folder, store_trained, trainer_options};
 
 pub use sequences::{Demonstration, actor_demonstrations, rehearsal_demonstration};
@@ -60,18 +63,7 @@ impl Sft {
 /// # Errors
 /// [`JobError`] if tasks or checkpoint are missing, or the step was made from something else.
 pub async fn plan(ctx: &RunContext, step: u64) -> Result<Sft, JobError> {
-    let (input, mut tasks) = ctx.tasks_of(&ctx.config.sft.split).await?;
-    let n_tasks = tasks.len();
-    tasks.retain(|task| task.transcript.is_some());
-    if tasks.is_empty() {
-        return Err(JobError::missing(
-            format!(
-                "none of the {n_tasks} tasks of split `{}` has a recorded dialogue",
-                ctx.config.sft.split
-            ),
-            "supervised training learns from recorded dialogues; name a split that has them",
-        ));
-    }
+    let (input, tasks) = recorded_tasks(ctx).await?;
     let source = ctx.policy_at(step).await?;
     ctx.refuse_beside("update").await?;
     let mut inputs = vec![input, source.input.clone()];
@@ -88,6 +80,47 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Sft, JobError> {
     let fingerprint = Some(ctx.fingerprint()?);
     let plan = ctx.plan(&SPEC, step, config, inputs, fingerprint, 1).await?;
     Ok(Sft { plan, source, tasks })
+}
+
+/// The tasks of the split that have a recorded dialogue.
+async fn recorded_tasks(ctx: &RunContext) -> Result<(InputRef, Vec<Arc<Task>>), JobError> {
+    let (input, mut tasks) = ctx.tasks_of(&ctx.config.sft.split).await?;
+    let n_tasks = tasks.len();
+    tasks.retain(|task| task.transcript.is_some());
+    if tasks.is_empty() {
+        return Err(JobError::missing(
+            format!(
+                "none of the {n_tasks} tasks of split `{}` has a recorded dialogue",
+                ctx.config.sft.split
+            ),
+            "supervised training learns from recorded dialogues; name a split that has them",
+        ));
+    }
+    Ok((input, tasks))
+}
+
+/// Tokens of the largest pass of a step that begins with `source`.
+///
+/// # Errors
+/// [`JobError`] if tasks are missing, or the chat template refuses one.
+pub async fn largest_pass(ctx: &RunContext, step: u64, source: &PolicySource) -> Result<usize, JobError> {
+    let (_, tasks) = recorded_tasks(ctx).await?;
+    let (config, model_dir) = (ctx.config.clone(), source.model_dir.clone());
+    let work = move || {
+        let lessons = Lessons::new(&config, step, &model_dir, &tasks)?;
+        let mut largest = 0;
+        for application in 0..config.sft.optimizer_steps {
+            let sequences = lessons.of(application)?.sequences;
+            let all: Vec<TrainSequence> = sequences.iter().map(|(_, one)| train_sequence(one)).collect();
+            for members in micro_batches(&all, config.sft.micro_batch_tokens) {
+                largest = largest.max(members.iter().map(|member| member.n_computed).sum());
+            }
+        }
+        Ok(largest)
+    };
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| JobError::Worker { what: "counting of tokens", source: error })?
 }
 
 /// Runs the stage, or reuses its output.
@@ -113,6 +146,7 @@ pub async fn execute(
     if execution.missing_parts().await?.is_empty() {
         return Ok(());
     }
+    refuse_untrainable(ctx, Stage::Sft, step).await?;
     refuse_too_large(ctx, Stage::Sft, step).await?;
     sft.source.check(&ctx.store).await?;
     let (config, source, tasks) = (ctx.config.clone(), sft.source.clone(), sft.tasks.clone());
@@ -137,29 +171,16 @@ fn train(
     tasks: &[Arc<Task>],
 ) -> Result<(Trainer, Vec<SftLossRow>, f64), JobError> {
     let sft = &config.sft;
-    let format = ChatFormat::load(&source.model_dir)?;
+    let lessons = Lessons::new(config, step, &source.model_dir, tasks)?;
     let options = TrainerOptions { device, scratch, ..trainer_options(&sft.adamw, sft.recompute_layers) };
     let mut trainer = load_trainer(source, config.lora.as_ref(), config.seed, options)?;
-    let limit = match sft.max_sequence_tokens {
-        0 => trainer.config().context_length,
-        limit => limit.min(trainer.config().context_length),
-    };
+    let limit = lessons.limit;
     let schedule = schedule(sft.learning_rate, &sft.schedule);
     let progress = Progress::begin(format!("sft {step}"), sft.optimizer_steps, "optimizer steps");
     let (mut rows, mut n_left_out) = (Vec::new(), 0);
     for application in 0..sft.optimizer_steps {
-        let place = step.saturating_mul(sft.optimizer_steps).saturating_add(application);
-        let first = place.saturating_mul(sft.tasks_per_batch as u64);
-        let batch = drawn(tasks, config.seed, "sft_order", first, sft.tasks_per_batch);
-        let mut sequences: Vec<(TrainRole, Demonstration)> = Vec::new();
-        for task in batch {
-            let (of_task, n_messages) = demonstrations(&format, config, &task)?;
-            sequences.extend(of_task);
-            n_left_out += n_messages;
-        }
-        let n_before = sequences.len();
-        sequences.retain(|(_, sequence)| !sequence.trained.is_empty() && sequence.token_ids.len() <= limit);
-        n_left_out += n_before - sequences.len();
+        let Lesson { place, sequences, n_left_out: n_more } = lessons.of(application)?;
+        n_left_out += n_more;
         if sequences.is_empty() {
             // Without a gradient the optimizer would still decay the weights and follow its momentum.
             progress.advance_with(1, 0, "nothing to learn".to_owned());
@@ -190,6 +211,57 @@ fn train(
         );
     }
     Ok((trainer, rows, progress.finish()))
+}
+
+/// What the optimizer applications of a step learn from.
+struct Lessons<'a> {
+    config: &'a Config,
+    step: u64,
+    tasks: &'a [Arc<Task>],
+    format: ChatFormat,
+    /// Tokens of a sequence, at most.
+    limit: usize,
+}
+
+/// What one optimizer application learns from.
+struct Lesson {
+    /// Its place among all of the run.
+    place: u64,
+    sequences: Vec<(TrainRole, Demonstration)>,
+    /// Messages and sequences that cannot be learned.
+    n_left_out: usize,
+}
+
+impl<'a> Lessons<'a> {
+    fn new(
+        config: &'a Config,
+        step: u64,
+        model_dir: &Path,
+        tasks: &'a [Arc<Task>],
+    ) -> Result<Self, JobError> {
+        let context_length = ModelConfig::load(model_dir)?.context_length;
+        let limit = match config.sft.max_sequence_tokens {
+            0 => context_length,
+            limit => limit.min(context_length),
+        };
+        Ok(Self { config, step, tasks, format: ChatFormat::load(model_dir)?, limit })
+    }
+
+    fn of(&self, application: u64) -> Result<Lesson, JobError> {
+        let sft = &self.config.sft;
+        let place = self.step.saturating_mul(sft.optimizer_steps).saturating_add(application);
+        let first = place.saturating_mul(sft.tasks_per_batch as u64);
+        let (mut sequences, mut n_left_out) = (Vec::new(), 0);
+        for task in drawn(self.tasks, self.config.seed, "sft_order", first, sft.tasks_per_batch) {
+            let (of_task, n_messages) = demonstrations(&self.format, self.config, &task)?;
+            sequences.extend(of_task);
+            n_left_out += n_messages;
+        }
+        let n_before = sequences.len();
+        sequences.retain(|(_, one)| !one.trained.is_empty() && one.token_ids.len() <= self.limit);
+        n_left_out += n_before - sequences.len();
+        Ok(Lesson { place, sequences, n_left_out })
+    }
 }
 
 /// What a task teaches each role, and how many messages of its dialogue cannot be learned.

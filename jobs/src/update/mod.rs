@@ -22,6 +22,7 @@ use crate::drive::Stage;
 use crate::error::JobError;
 use crate::memory::refuse_too_large;
 use crate::progress::Progress;
+use crate::trainable::refuse_untrainable;
 
 use items::{Item, items_of, minibatches};
 use reference::add_reference;
@@ -92,6 +93,7 @@ pub async fn execute(
     if execution.missing_parts().await?.is_empty() {
         return Ok(());
     }
+    refuse_untrainable(ctx, Stage::Update, step).await?;
     refuse_too_large(ctx, Stage::Update, step).await?;
     source.check(&ctx.store).await?;
     if let Some(reference) = reference {
