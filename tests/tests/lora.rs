@@ -107,6 +107,21 @@ async fn an_adapter_goes_through_the_loop() {
     assert!(error.contains("is not a folder: Qwen/Qwen3-0.6B"), "{error}");
     let with_base = format!("checkpoint import --base {}", base.dir.display());
     envace(store, &with_base, &folder("named")).await.unwrap();
+    // A name that is none, and one where there is nothing to name.
+    let error = envace(store, &format!("{export} --base "), &folder("unnamed")).await.unwrap_err();
+    assert!(error.contains("`--base` is empty"), "{error}");
+    let whole = format!("checkpoint export --run {RUN} --step 0 --base Qwen/Qwen3-0.6B");
+    let error = envace(store, &whole, &folder("unnamed")).await.unwrap_err();
+    assert!(error.contains("whole model, which names no base"), "{error}");
+    assert!(!folder("unnamed").exists());
+    let error = envace(store, &with_base, &base.dir).await.unwrap_err();
+    assert!(error.contains("`--base` is for an adapter"), "{error}");
+    // An adapter without weight is the base, and could never be anything else.
+    let config = fs_err::read_to_string(folder("out").join("adapter_config.json")).unwrap();
+    let config = config.replace("\"lora_alpha\": 8", "\"lora_alpha\": 0");
+    fs_err::write(folder("out").join("adapter_config.json"), config).unwrap();
+    let error = envace(store, "checkpoint import", &folder("out")).await.unwrap_err();
+    assert!(error.contains("`lora_alpha`") && error.contains("would change nothing"), "{error}");
     let merge = format!("checkpoint merge --run {RUN} --step");
     envace(store, &format!("{merge} 2"), &folder("merged")).await.unwrap();
     assert!(names(&folder("merged")).contains(&"tokenizer.json".to_owned()));

@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use envace_model::{ModelFolder, merge_adapter};
+use envace_model::{ADAPTER_CONFIG_FILE, ModelFolder, merge_adapter};
 
 use super::{RunArgs, StoreArgs};
 use crate::context::{export_model, import_model};
@@ -36,7 +36,7 @@ pub struct ImportArgs {
     #[command(flatten)]
     store: StoreArgs,
 
-    /// Folder of the base, where the one that the adapter's configuration names is not there
+    /// Folder of an adapter's base, where the one that its configuration names is not there
     #[arg(long, value_name = "FOLDER")]
     base: Option<PathBuf>,
 
@@ -47,6 +47,16 @@ pub struct ImportArgs {
 impl ImportArgs {
     async fn run(self) -> anyhow::Result<ExitCode> {
         let folder = match self.base {
+            Some(_) if !self.folder.join(ADAPTER_CONFIG_FILE).is_file() => {
+                return Err(JobError::refused(
+                    format!(
+                        "`--base` is for an adapter, and there is no {ADAPTER_CONFIG_FILE} in: {}",
+                        self.folder.display()
+                    ),
+                    "leave `--base` out to import a whole model",
+                )
+                .into());
+            }
             Some(base) => ModelFolder { base, adapter: Some(self.folder) },
             None => ModelFolder::open(&self.folder)?,
         };
@@ -66,7 +76,7 @@ pub struct ExportArgs {
     #[arg(long, value_name = "N")]
     step: u64,
 
-    /// What an adapter is to name as its base; without it, the base's folder in the store
+    /// What an adapter is to name as its base; without it, the base's folder in the store. A whole model has none
     #[arg(long, value_name = "NAME")]
     base: Option<String>,
 
@@ -76,8 +86,25 @@ pub struct ExportArgs {
 
 impl ExportArgs {
     async fn run(self) -> anyhow::Result<ExitCode> {
+        if self.base.as_ref().is_some_and(|base| base.trim().is_empty()) {
+            return Err(JobError::refused(
+                "`--base` is empty, and an adapter without the name of its base cannot be loaded",
+                "give the name or the folder of the base, or leave `--base` out to name its folder in the store",
+            )
+            .into());
+        }
         let ctx = self.run.open().await?;
         let source = ctx.policy_at(self.step).await?;
+        if self.base.is_some() && source.base.is_none() {
+            return Err(JobError::refused(
+                format!(
+                    "step {} begins with a whole model, which names no base: {}",
+                    self.step, source.digest
+                ),
+                "leave `--base` out",
+            )
+            .into());
+        }
         make_empty(&self.folder)?;
         export_model(&source, &self.folder, self.base.as_deref())?;
         eprintln!("checkpoint {} in {}", source.digest, self.folder.display());
