@@ -94,11 +94,13 @@ pub async fn with_remake<T>(
     remake_from: Option<u64>,
     work: impl AsyncFn(&RunContext) -> Result<T, JobError>,
 ) -> Result<T, JobError> {
-    match work(ctx).await {
+    // Boxed, as the future of a stage is large, and would stand here twice.
+    match Box::pin(work(ctx)).await {
         Err(JobError::Pipeline(PipelineError::KeyConflict { .. }))
             if remake_from.is_some_and(|from| step >= from) =>
         {
-            work(&RunContext { new_attempt: true, ..ctx.clone() }).await
+            let again = RunContext { new_attempt: true, ..ctx.clone() };
+            Box::pin(work(&again)).await
         }
         outcome => outcome,
     }

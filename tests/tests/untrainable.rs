@@ -62,7 +62,7 @@ async fn what_cannot_be_trained_is_refused_before_anything_is_made() {
     let mut cases = vec![
         (lora("target_modules", "[\"x_proj\"]"), "unsupported value: x_proj"),
         (lora("target_modules", "[\"layers.99.mlp.down_proj\"]"), "unsupported value: layers.99."),
-        (lora("alpha", "1e-44"), "`lora_alpha` in `[lora]` makes the weight of the adapter 0"),
+        (lora("alpha", "2e-45"), "`lora_alpha` in `[lora]` makes the weight of the adapter 0"),
         (from("adapter") + &lora("rank", "5"), "of another kind: `r` is 4, not 5"),
         (from("adapter") + &lora("alpha", "9.0"), "of another kind: `lora_alpha` is 8, not 9"),
         (from("adapter") + &lora("target_modules", "[\"q_proj\"]"), "of another kind: `target_modules` is"),
