@@ -180,20 +180,21 @@ fn with_reference(training: MemoryNeed, reference: MemoryNeed) -> MemoryNeed {
 }
 
 fn kept_between_passes(training: &MemoryNeed) -> MemoryNeed {
-    parts_of(
-        training,
-        &["weights", "weights of the reference", "master values", "gradients", "optimizer state", "adapter"],
-    )
+    let state = ["master values", "gradients", "optimizer state", FOLDER_IN_MEMORY];
+    parts_of(training, &[&["weights", "weights of the reference", "adapter"], state.as_slice()].concat())
 }
 
 fn parts_of(need: &MemoryNeed, names: &[&str]) -> MemoryNeed {
     MemoryNeed { parts: need.parts.iter().filter(|(what, _)| names.contains(what)).copied().collect() }
 }
 
+/// A part of what is needed; see [`scratch`].
+const FOLDER_IN_MEMORY: &str = "optimizer state in a folder in memory";
+
 /// The file that takes the optimizer's state out of memory, where it lies in memory itself.
 fn scratch(ctx: &RunContext, policy: &PolicySource) -> Result<MemoryNeed, JobError> {
     let n_bytes = scratch_in_memory(ctx, policy)?;
-    let part = n_bytes.map(|n_bytes| ("optimizer state in a folder in memory", n_bytes));
+    let part = n_bytes.map(|n_bytes| (FOLDER_IN_MEMORY, n_bytes));
     Ok(MemoryNeed { parts: part.into_iter().collect() })
 }
 

@@ -332,7 +332,8 @@ fn what_cannot_be_trained_is_known_without_the_weights() {
         change(&mut new.config);
         new
     };
-    let cases: [(&str, &dyn Fn(&mut AdapterConfig), &str); 7] = [
+    type Change<'a> = &'a dyn Fn(&mut AdapterConfig);
+    let cases: [(&str, Change<'_>, &str); 7] = [
         ("start", &|config| config.rank = 0, "key `r` in `[lora]` is not above 0"),
         ("start", &|config| config.alpha = 0.0, "key `lora_alpha` in `[lora]` is not above 0"),
         ("start", &|config| config.alpha = 1e300, "larger than a number of 32 bits"),
