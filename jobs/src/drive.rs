@@ -10,7 +10,7 @@ use crate::error::JobError;
 use crate::memory::refuse_too_large;
 use crate::rollout::stage as rollout;
 use crate::score::stage as score;
-use crate::trainable::refuse_untrainable;
+use crate::trainable::{refuse_another_kind, refuse_untrainable};
 use crate::{advantage, evaluate, update};
 
 /// A stage that a run consists of.
@@ -122,7 +122,7 @@ pub async fn drive(
     let every = u64::from(ctx.config.evaluate.every);
     // The last checkpoint is always measured where any is.
     let is_evaluated = |step: u64| every > 0 && (step.is_multiple_of(every) || step == steps.end);
-    refuse_impossible_steps(ctx, &steps, every > 0).await?;
+    refuse_impossible_steps(ctx, &steps, remake_from, every > 0).await?;
     for step in steps.start..=steps.end {
         let evaluation = is_evaluated(step).then_some(Stage::Evaluate);
         let stages = if step < steps.end { Stage::STEP.as_slice() } else { &[] };
@@ -141,23 +141,47 @@ pub async fn drive(
 async fn refuse_impossible_steps(
     ctx: &RunContext,
     steps: &Range<u64>,
+    remake_from: Option<u64>,
     is_evaluated: bool,
 ) -> Result<(), JobError> {
-    let is_there = async |stage: Stage, step| ctx.store.latest(&ctx.run, stage.name(), step).await;
     let mut steps = steps.clone();
-    let first = loop {
+    let (first, unmade) = loop {
         let Some(step) = steps.next() else { return Ok(()) };
-        if is_there(Stage::Update, step).await?.is_none() {
-            break step;
+        let unmade = unmade(ctx, step, remake_from).await?;
+        if unmade.contains(&Stage::Update) {
+            break (step, unmade);
         }
     };
     refuse_untrainable(ctx, Stage::Update, first).await?;
-    let evaluation = is_evaluated.then_some(Stage::Evaluate);
-    for stage in evaluation.into_iter().chain(Stage::STEP) {
-        let is_early = stage == Stage::Update && is_there(Stage::Rollout, first).await?.is_none();
-        if !is_early && is_there(stage, first).await?.is_none() {
+    refuse_another_kind(ctx, first).await?;
+    let is_measured = is_evaluated && is_there(ctx, Stage::Evaluate, first).await?;
+    let evaluation = (is_evaluated && !is_measured).then_some(Stage::Evaluate);
+    for stage in evaluation.into_iter().chain(unmade.iter().copied()) {
+        if stage != Stage::Update || !unmade.contains(&Stage::Rollout) {
             refuse_too_large(ctx, stage, first).await?;
         }
     }
     Ok(())
+}
+
+/// Stages of a step that have no output; where outputs may be made anew, also those from the first on whose output no
+/// longer fits its inputs.
+async fn unmade(ctx: &RunContext, step: u64, remake_from: Option<u64>) -> Result<Vec<Stage>, JobError> {
+    let mut is_remade = false;
+    let mut unmade = Vec::new();
+    for stage in Stage::STEP {
+        let is_there = is_there(ctx, stage, step).await?;
+        if is_there && !is_remade && remake_from.is_some_and(|from| step >= from) {
+            let planned = Box::pin(stage.plan(ctx, step)).await;
+            is_remade = matches!(planned, Err(JobError::Pipeline(PipelineError::KeyConflict { .. })));
+        }
+        if is_remade || !is_there {
+            unmade.push(stage);
+        }
+    }
+    Ok(unmade)
+}
+
+async fn is_there(ctx: &RunContext, stage: Stage, step: u64) -> Result<bool, JobError> {
+    Ok(ctx.store.latest(&ctx.run, stage.name(), step).await?.is_some())
 }

@@ -76,7 +76,7 @@ pub async fn stage_memory(
     step: u64,
 ) -> Result<Option<StageMemory>, JobError> {
     let config = &ctx.config;
-    let (mut need, advice) = match stage {
+    let (need, advice) = match stage {
         Stage::Score | Stage::Advantage => return Ok(None),
         Stage::Rollout | Stage::Evaluate if config.execution.is_on_gpu() => return Ok(None),
         Stage::Rollout | Stage::Evaluate => {
@@ -97,12 +97,13 @@ pub async fn stage_memory(
             let policy = ctx.policy_at(step).await?;
             let n_tokens = update_tokens(ctx, step).await?;
             let work = training_work(config, &policy, n_tokens, config.update.recompute_layers)?;
-            let mut need = ModelSize::read(&policy.model_dir)?.training(&work);
+            let mut need = in_main_memory(config, ModelSize::read(&policy.model_dir)?.training(&work));
             if config.update.kl.coefficient > 0.0 {
                 let reference = ctx.policy_at(0).await?;
                 // The base of the adapter that is trained is there already.
                 if work.adapter_rank.is_none() || *policy.model_digest() != reference.digest {
-                    need = with_reference(need, ModelSize::read(&reference.model_dir)?.reference(&work));
+                    let reference = ModelSize::read(&reference.model_dir)?.reference(&work);
+                    need = with_reference(need, in_main_memory(config, reference));
                 }
             }
             need.add(scratch(ctx, &policy)?);
@@ -112,14 +113,11 @@ pub async fn stage_memory(
             let policy = ctx.policy_at(step).await?;
             let n_tokens = sft::largest_pass(ctx, step, &policy).await?;
             let work = training_work(config, &policy, n_tokens, config.sft.recompute_layers)?;
-            let mut need = ModelSize::read(&policy.model_dir)?.training(&work);
+            let mut need = in_main_memory(config, ModelSize::read(&policy.model_dir)?.training(&work));
             need.add(scratch(ctx, &policy)?);
             (need, advice("sft", &work))
         }
     };
-    if config.execution.is_on_gpu() {
-        need = kept_between_passes(&need);
-    }
     let (available, is_checked) = (available_bytes(), config.execution.check_memory);
     Ok(Some(StageMemory { stage, need, available, advice, is_checked }))
 }
@@ -129,6 +127,9 @@ pub async fn stage_memory(
 /// # Errors
 /// As [`stage_memory`] and [`StageMemory::check`].
 pub async fn refuse_too_large(ctx: &RunContext, stage: Stage, step: u64) -> Result<(), JobError> {
+    if !ctx.config.execution.check_memory {
+        return Ok(());
+    }
     stage_memory(ctx, stage, step).await?.map_or(Ok(()), |memory| memory.check())
 }
 
@@ -179,22 +180,25 @@ fn with_reference(training: MemoryNeed, reference: MemoryNeed) -> MemoryNeed {
     if beside.total() > training.total() { beside } else { training }
 }
 
-fn kept_between_passes(training: &MemoryNeed) -> MemoryNeed {
-    let state = ["master values", "gradients", "optimizer state", FOLDER_IN_MEMORY];
-    parts_of(training, &[&["weights", "weights of the reference", "adapter"], state.as_slice()].concat())
+/// Of training, what a GPU leaves to main memory: what is kept between passes.
+fn in_main_memory(config: &Config, training: MemoryNeed) -> MemoryNeed {
+    if !config.execution.is_on_gpu() {
+        return training;
+    }
+    parts_of(
+        &training,
+        &["weights", "weights of the reference", "master values", "gradients", "optimizer state", "adapter"],
+    )
 }
 
 fn parts_of(need: &MemoryNeed, names: &[&str]) -> MemoryNeed {
     MemoryNeed { parts: need.parts.iter().filter(|(what, _)| names.contains(what)).copied().collect() }
 }
 
-/// A part of what is needed; see [`scratch`].
-const FOLDER_IN_MEMORY: &str = "optimizer state in a folder in memory";
-
 /// The file that takes the optimizer's state out of memory, where it lies in memory itself.
 fn scratch(ctx: &RunContext, policy: &PolicySource) -> Result<MemoryNeed, JobError> {
     let n_bytes = scratch_in_memory(ctx, policy)?;
-    let part = n_bytes.map(|n_bytes| (FOLDER_IN_MEMORY, n_bytes));
+    let part = n_bytes.map(|n_bytes| ("optimizer state in a folder in memory", n_bytes));
     Ok(MemoryNeed { parts: part.into_iter().collect() })
 }
 
@@ -267,7 +271,15 @@ mod tests {
     #[test]
     fn with_a_gpu_main_memory_holds_what_is_kept_between_passes() {
         let parts = vec![("weights", 4), ("gradients", 5), ("kept activations", 100), ("logits", 1000)];
-        assert_eq!(kept_between_passes(&MemoryNeed { parts }).parts, [("weights", 4), ("gradients", 5)]);
+        let mut config = Config::default();
+        assert_eq!(in_main_memory(&config, MemoryNeed { parts: parts.clone() }).parts, parts);
+        config.execution.device = "cuda:0".to_owned();
+        let of_training = in_main_memory(&config, MemoryNeed { parts });
+        assert_eq!(of_training.parts, [("weights", 4), ("gradients", 5)]);
+        // Asking the reference takes more than training then, whatever activations are.
+        let reference = vec![("weights of the reference", 9), ("activations of the reference", 90)];
+        let reference = in_main_memory(&config, MemoryNeed { parts: reference });
+        assert_eq!(with_reference(of_training, reference).total(), 13);
     }
 
     #[test]

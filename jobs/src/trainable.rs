@@ -11,8 +11,8 @@ use crate::drive::Stage;
 use crate::error::JobError;
 use crate::update::scratch_folder;
 
-/// Refuses a training stage whose adapter cannot be trained, which would train something else than the step before did,
-/// or whose folder for the optimizer's state cannot be used. Other stages need nothing of this.
+/// Refuses a training stage whose adapter cannot be trained, or whose folder for the optimizer's state cannot be used.
+/// Other stages need nothing of this.
 ///
 /// # Errors
 /// [`JobError::Refused`] and [`JobError::Model`] with what to change; [`JobError`] if the checkpoint that the step
@@ -22,7 +22,6 @@ pub async fn refuse_untrainable(ctx: &RunContext, stage: Stage, step: u64) -> Re
         return Ok(());
     }
     let source = ctx.policy_at(step).await?;
-    refuse_another_kind(ctx, step, &source).await?;
     let lora = ctx.config.lora.as_ref();
     check_trainable(&source.dir, new_adapter(lora, ctx.config.seed, &source).as_ref())?;
     if scratch_in_memory(ctx, &source)?.is_some() {
@@ -39,10 +38,17 @@ pub async fn refuse_untrainable(ctx: &RunContext, stage: Stage, step: u64) -> Re
     Ok(())
 }
 
+/// Refuses a training stage that would train something else than the step before did.
+///
 /// A run trains one thing from its first step on: an adapter that begins half-way has no moments and would begin the
-/// schedule of the learning rate anew, and one that is no longer asked for would be trained on unasked.
-async fn refuse_another_kind(ctx: &RunContext, step: u64, source: &PolicySource) -> Result<(), JobError> {
+/// schedule of the learning rate anew, and one that is no longer asked for would be trained on unasked. What an earlier
+/// version has made so can still be computed again.
+///
+/// # Errors
+/// [`JobError::Refused`] with what to do; [`JobError`] if the checkpoint that the step begins with is missing.
+pub async fn refuse_another_kind(ctx: &RunContext, step: u64) -> Result<(), JobError> {
     let Some(before) = step.checked_sub(1) else { return Ok(()) };
+    let source = ctx.policy_at(step).await?;
     let run = &ctx.run;
     match (&ctx.config.lora, &source.base) {
         (Some(_), None) => Err(JobError::refused(

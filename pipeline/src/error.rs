@@ -271,7 +271,8 @@ impl PipelineError {
                 format!("run `envace-jobs {} --run {} --step {}` first", id.stage, id.run, id.step)
             }
             Self::Damaged { .. } => {
-                "restore the file from a copy, or make it and what was made from it again with `--new-attempt`"
+                "restore the file from a copy; or make it and what was made from it again with `--new-attempt`, a \
+                 checkpoint that came from elsewhere with `envace-jobs checkpoint import FOLDER`"
                     .to_owned()
             }
             Self::NotReproducible { .. } => {

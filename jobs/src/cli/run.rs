@@ -6,7 +6,7 @@ use super::stage::{QueryArgs, report};
 use crate::context::RunContext;
 use crate::drive::{Stage, drive, with_remake};
 use crate::memory::{StageMemory, stage_memory};
-use crate::trainable::refuse_untrainable;
+use crate::trainable::{refuse_another_kind, refuse_untrainable};
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -67,6 +67,7 @@ async fn next_plan(
             if plan.reused().is_none() {
                 print_line(&crate::estimate::estimate(ctx, stage, step).await?)?;
                 refuse_untrainable(ctx, Stage::Update, step).await?;
+                refuse_another_kind(ctx, step).await?;
                 return all_memory(ctx, step).await;
             }
         }

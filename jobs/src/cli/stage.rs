@@ -10,7 +10,7 @@ use crate::context::{RunContext, StageOutcome};
 use crate::drive::Stage;
 use crate::memory::stage_memory;
 use crate::rerun::rerun;
-use crate::trainable::refuse_untrainable;
+use crate::trainable::{refuse_another_kind, refuse_untrainable};
 
 pub use crate::drive::Stage as Which;
 
@@ -178,6 +178,7 @@ async fn run_stage(ctx: &RunContext, stage: Which, step: u64, dry_run: bool) -> 
         if let PlanState::Make { .. } = plan.state {
             print_line(&crate::estimate::estimate(ctx, stage, step).await?)?;
             refuse_untrainable(ctx, stage, step).await?;
+            refuse_another_kind(ctx, step).await?;
             if let Some(memory) = stage_memory(ctx, stage, step).await? {
                 print_line(&memory)?;
                 memory.check()?;

@@ -28,7 +28,7 @@ use crate::rollout::prompt_tools::with_tools_in_prompt;
 use crate::rollout::rehearsal_examples::rehearsal_examples;
 use crate::task::Task;
 use crate::task_order::drawn;
-use crate::trainable::refuse_untrainable;
+use crate::trainable::{refuse_another_kind, refuse_untrainable};
 use crate::update::{add_lora, load_trainer, schedule, scratch_folder, store_trained, trainer_options};
 
 pub use sequences::{Demonstration, actor_demonstrations, rehearsal_demonstration};
@@ -129,7 +129,11 @@ pub async fn largest_pass(ctx: &RunContext, step: u64, source: &PolicySource) ->
 /// As [`plan`], and whatever fails on the way.
 pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> {
     let sft = plan(ctx, step).await?;
-    ctx.follow(&sft.plan, async |execution| execute(ctx, step, &sft, &ctx.store, execution).await).await
+    let work = async |execution: &_| {
+        refuse_another_kind(ctx, step).await?;
+        execute(ctx, step, &sft, &ctx.store, execution).await
+    };
+    ctx.follow(&sft.plan, work).await
 }
 
 /// Trains into `execution`; weights and optimizer state go to the store `into`, which is its store.

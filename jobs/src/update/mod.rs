@@ -22,7 +22,7 @@ use crate::drive::Stage;
 use crate::error::JobError;
 use crate::memory::refuse_too_large;
 use crate::progress::Progress;
-use crate::trainable::refuse_untrainable;
+use crate::trainable::{refuse_another_kind, refuse_untrainable};
 
 use items::{Item, items_of, minibatches};
 use reference::add_reference;
@@ -74,7 +74,10 @@ pub async fn plan(
 pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> {
     let (plan, source, reference) = plan(ctx, step).await?;
     let reference = reference.as_ref();
-    let work = async |execution: &_| execute(ctx, step, &source, reference, &ctx.store, execution).await;
+    let work = async |execution: &_| {
+        refuse_another_kind(ctx, step).await?;
+        execute(ctx, step, &source, reference, &ctx.store, execution).await
+    };
     ctx.follow(&plan, work).await
 }
 

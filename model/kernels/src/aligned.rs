@@ -67,8 +67,8 @@ impl Memory {
 }
 
 impl Aligned {
-    /// Gives it a length. What it then holds is either zero or what it held before.
-    pub(crate) fn resize(&mut self, len: usize) {
+    /// Gives it a length. What it then holds is either zero or anything that it held before: for the caller to overwrite.
+    pub(crate) fn reset(&mut self, len: usize) {
         if len * size_of::<u32>() > self.memory.bytes().len() {
             self.memory = Memory::zeros(len);
         }

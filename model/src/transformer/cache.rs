@@ -58,7 +58,7 @@ impl KvCache {
     /// Makes an empty cache of `n_blocks` blocks for a model of this configuration on the CPU.
     pub fn new(config: &ModelConfig, n_blocks: usize) -> Self {
         let layout = super::layout(config);
-        let blocks = KvBlocks::new(layout, config.n_layers);
+        let blocks = KvBlocks::new(layout, config.n_layers, n_blocks);
         Self { layout, context_length: config.context_length, n_blocks, blocks, on_device: None }
     }
 

@@ -87,9 +87,9 @@ impl DeviceBlocks {
         if self.layers.is_empty() {
             self.layers = (0..self.n_layers).map(|_| Ok([zeros()?, zeros()?])).collect::<Result<_>>()?;
         }
-        for pool in self.layers.iter_mut().flatten().filter(|_| self.n_made > 0) {
+        for pool in self.layers.iter_mut().flatten().filter(|pool| pool.dim(0).ok() != Some(shape.0)) {
             let larger = zeros()?;
-            larger.slice_set(&pool.narrow(0, 0, self.n_made * KvCache::BLOCK_LEN)?, 0, 0)?;
+            larger.slice_set(pool, 0, 0)?;
             *pool = larger;
         }
         self.n_made = n_new;
@@ -106,13 +106,16 @@ impl DeviceBlocks {
         Ok(())
     }
 
-    /// The same elements, a row for each block.
+    /// The same elements, a row for each block. Of how many there are, only the pool itself is sure: growing can fail
+    /// between two pools.
     fn by_block(&self, pool: &Tensor) -> Result<Tensor> {
-        pool.reshape((self.n_made, pool.elem_count() / self.n_made))
+        let (n_positions, width) = pool.dims2()?;
+        pool.reshape((n_positions / KvCache::BLOCK_LEN, KvCache::BLOCK_LEN * width))
     }
 
     /// Makes the blocks of the pieces, below `limit`, and works out what is read and written there.
     pub(super) fn reserve(&mut self, pieces: &[Piece<'_>], limit: usize) -> Result<()> {
+        self.work = None;
         let last = pieces.iter().flat_map(|piece| piece.blocks).max();
         self.make(last.map_or(0, |last| last + 1), limit)?;
         let len = KvCache::BLOCK_LEN;

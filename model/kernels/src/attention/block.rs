@@ -14,8 +14,9 @@ const SLAB_BYTES: usize = 32 << 20;
 /// A block is the unit in which a cache is shared, kept and forgotten.
 pub struct KvBlocks {
     layout: HeadLayout,
-    n_layers: usize,
-    /// Layer after layer, in it head after head: key panels, then padded value rows.
+    /// Elements of a block: layer after layer, in it head after head, key panels, then padded value rows.
+    block_len: usize,
+    blocks_per_slab: usize,
     slabs: Vec<Aligned>,
     n_blocks: usize,
 }
@@ -35,9 +36,17 @@ impl KvBlocks {
     /// Positions of a block: a multiple of every panel width.
     pub const LEN: usize = 32;
 
-    /// Makes no blocks.
-    pub fn new(layout: HeadLayout, n_layers: usize) -> Self {
-        Self { layout, n_layers, slabs: Vec::new(), n_blocks: 0 }
+    /// Makes no blocks. If about `n_expected` will be made, memory is not got for many more.
+    pub fn new(layout: HeadLayout, n_layers: usize, n_expected: usize) -> Self {
+        let n_bytes = Self::block_bytes(layout, n_layers);
+        let blocks_per_slab = (SLAB_BYTES / n_bytes.max(1)).min(n_expected).max(1);
+        Self {
+            layout,
+            block_len: n_bytes / size_of::<f32>(),
+            blocks_per_slab,
+            slabs: Vec::new(),
+            n_blocks: 0,
+        }
     }
 
     /// Memory that a block takes, in bytes.
@@ -53,10 +62,10 @@ impl KvBlocks {
     /// Makes blocks of zeros until there are this many. One takes memory once it is written to.
     pub fn grow(&mut self, n_blocks: usize) {
         self.n_blocks = self.n_blocks.max(n_blocks);
-        let len = self.blocks_per_slab() * self.block_len();
-        self.slabs.resize_with(self.n_blocks.div_ceil(self.blocks_per_slab()), || {
+        let len = self.blocks_per_slab * self.block_len;
+        self.slabs.resize_with(self.n_blocks.div_ceil(self.blocks_per_slab), || {
             let mut slab = Aligned::default();
-            slab.resize(len);
+            slab.reset(len);
             slab
         });
     }
@@ -64,8 +73,8 @@ impl KvBlocks {
     /// One head of one layer of a block.
     pub fn head(&self, block: usize, layer: usize, kv_head: usize) -> HeadKeys<'_> {
         let head_len = head_len(self.layout);
-        let slab = self.slabs[block / self.blocks_per_slab()].as_f32();
-        let start = block % self.blocks_per_slab() * self.block_len()
+        let slab = self.slabs[block / self.blocks_per_slab].as_f32();
+        let start = block % self.blocks_per_slab * self.block_len
             + (layer * self.layout.n_kv_heads + kv_head) * head_len;
         let (keys, values) = slab[start..start + head_len].split_at(self.layout.head_dim * Self::LEN);
         HeadKeys { keys, values }
@@ -74,7 +83,9 @@ impl KvBlocks {
     /// Keeps keys and values of rows of one layer, on all threads. Rows of one block must be neighbours, and blocks in the
     /// order of their numbers.
     pub fn store(&mut self, layer: usize, mut rows: &[KvRow<'_>]) {
-        let (per_slab, block_len) = (self.blocks_per_slab(), self.block_len());
+        let (per_slab, block_len) = (self.blocks_per_slab, self.block_len);
+        assert!(rows.is_sorted_by_key(|row| row.block), "rows in the order of their blocks");
+        assert!(rows.last().is_none_or(|row| row.block < self.n_blocks), "rows of blocks that are there");
         let mut tasks = Vec::new();
         for (i, slab) in self.slabs.iter_mut().enumerate() {
             let mut next = i * per_slab;
@@ -94,7 +105,8 @@ impl KvBlocks {
 
     /// Makes one block hold what another one holds. Both must be there.
     pub fn copy(&mut self, from: usize, to: usize) {
-        let (per_slab, len) = (self.blocks_per_slab(), self.block_len());
+        let (per_slab, len) = (self.blocks_per_slab, self.block_len);
+        assert!(from.max(to) < self.n_blocks, "both blocks are there");
         let (source, target) = (from / per_slab, to / per_slab);
         let (start, end) = (from % per_slab * len, to % per_slab * len);
         if source == target {
@@ -102,14 +114,6 @@ impl KvBlocks {
         } else if let Ok([source, target]) = self.slabs.get_disjoint_mut([source, target]) {
             target.as_f32_mut()[end..end + len].copy_from_slice(&source.as_f32()[start..start + len]);
         }
-    }
-
-    fn block_len(&self) -> usize {
-        Self::block_bytes(self.layout, self.n_layers) / size_of::<f32>()
-    }
-
-    fn blocks_per_slab(&self) -> usize {
-        (SLAB_BYTES / Self::block_bytes(self.layout, self.n_layers).max(1)).max(1)
     }
 }
 
@@ -151,37 +155,42 @@ mod tests {
     }
 
     #[test]
-    fn rows_lie_in_their_block_also_beyond_the_first_slab() {
+    fn rows_lie_in_their_block_in_slabs_of_any_size() {
         let n_layers = 2;
-        let block_bytes = KvBlocks::block_bytes(LAYOUT, n_layers);
-        let last = SLAB_BYTES / block_bytes * 2 + 1;
-        let mut blocks = KvBlocks::new(LAYOUT, n_layers);
-        blocks.grow(last + 1);
-        blocks.grow(3);
-        assert_eq!(blocks.n_blocks(), last + 1);
-        let places = [(0, 3), (1, 0), (1, 31), (last - 1, 7), (last, 5)];
-        let rows: Vec<Vec<f32>> = (1..=places.len()).map(|i| row(i as f32)).collect();
-        let kept: Vec<KvRow<'_>> =
-            places.iter().zip(&rows).map(|(&(block, offset), row)| KvRow { block, offset, row }).collect();
-        blocks.store(1, &kept);
-        for (i, (block, offset)) in places.into_iter().enumerate() {
-            for head in 0..2 {
-                let expected = rows[i][LAYOUT.value_start(head)];
-                assert_eq!(value(&blocks, block, head, offset), expected, "block {block}");
-                let key = blocks.head(block, 1, head).keys[offset / crate::panel_width()
-                    * crate::panel_width()
-                    * 4
-                    + offset % crate::panel_width()];
-                assert_eq!(key, rows[i][LAYOUT.key_start(head)]);
+        let whole = SLAB_BYTES / KvBlocks::block_bytes(LAYOUT, n_layers);
+        for n_expected in [1, 3, 7, whole, 5 * whole] {
+            let last = 2 * n_expected.min(whole) + 5;
+            let mut blocks = KvBlocks::new(LAYOUT, n_layers, n_expected);
+            blocks.grow(last + 1);
+            blocks.grow(3);
+            assert_eq!(blocks.n_blocks(), last + 1);
+            assert_eq!(blocks.slabs.len(), (last + 1).div_ceil(n_expected.min(whole)));
+            let places = [(0, 3), (1, 0), (1, 31), (last - 1, 7), (last, 5)];
+            let rows: Vec<Vec<f32>> = (1..=places.len()).map(|i| row(i as f32)).collect();
+            let places_of_rows = places.iter().zip(&rows);
+            let kept: Vec<KvRow<'_>> =
+                places_of_rows.map(|(&(block, offset), row)| KvRow { block, offset, row }).collect();
+            blocks.store(1, &kept);
+            for (i, (block, offset)) in places.into_iter().enumerate() {
+                for head in 0..2 {
+                    let expected = rows[i][LAYOUT.value_start(head)];
+                    assert_eq!(value(&blocks, block, head, offset), expected, "block {block}");
+                    let nr = crate::panel_width();
+                    let key = blocks.head(block, 1, head).keys[offset / nr * nr * 4 + offset % nr];
+                    assert_eq!(key, rows[i][LAYOUT.key_start(head)]);
+                    // The other layer has none of it.
+                    let other = blocks.head(block, 0, head);
+                    assert!(other.keys.iter().chain(other.values).all(|x| *x == 0.0));
+                }
             }
+            assert_eq!(value(&blocks, 1, 0, 1), 0.0);
+            // Within a slab or from one to another, as it happens.
+            blocks.copy(1, 0);
+            blocks.copy(last, 1);
+            assert_eq!(value(&blocks, 0, 1, 31), rows[2][LAYOUT.value_start(1)]);
+            assert_eq!(value(&blocks, 0, 0, 3), 0.0);
+            assert_eq!(value(&blocks, 1, 0, 5), rows[4][LAYOUT.value_start(0)]);
+            assert_eq!(value(&blocks, last, 0, 5), rows[4][LAYOUT.value_start(0)]);
         }
-        assert_eq!(value(&blocks, 1, 0, 1), 0.0);
-        // Within a slab, and from one to another.
-        blocks.copy(1, 0);
-        blocks.copy(last, 1);
-        assert_eq!(value(&blocks, 0, 1, 31), rows[2][LAYOUT.value_start(1)]);
-        assert_eq!(value(&blocks, 0, 0, 3), 0.0);
-        assert_eq!(value(&blocks, 1, 0, 5), rows[4][LAYOUT.value_start(0)]);
-        assert_eq!(value(&blocks, last, 0, 5), rows[4][LAYOUT.value_start(0)]);
     }
 }

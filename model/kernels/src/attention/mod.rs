@@ -230,7 +230,7 @@ mod tests {
         let n_keys = 77;
         let rows: Vec<Vec<f32>> =
             (0..n_keys).map(|i| (0..layout.row_width()).map(|j| number(i * 100 + j)).collect()).collect();
-        let mut blocks = KvBlocks::new(layout, 2);
+        let mut blocks = KvBlocks::new(layout, 2, 2);
         blocks.grow(n_keys.div_ceil(KvBlocks::LEN));
         let kept: Vec<KvRow<'_>> = rows
             .iter()

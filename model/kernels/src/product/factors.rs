@@ -42,7 +42,7 @@ impl<'a> Left<'a> {
         to: &mut Aligned,
     ) {
         let Self { values, row_stride, depth_stride } = self;
-        to.resize(rows.len() * depths.len());
+        to.reset(rows.len() * depths.len());
         let mut rest = to.as_f32_mut();
         for start in depths.clone().step_by(DEPTH_BLOCK) {
             let depth = DEPTH_BLOCK.min(depths.end - start);

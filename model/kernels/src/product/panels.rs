@@ -49,7 +49,7 @@ impl Panels {
         let lanes = panel_width() / 2;
         let bits = |value: f32| u32::from(bf16::from_f32(value).to_bits());
         let mut pairs = Aligned::default();
-        pairs.resize(values.len() / 2);
+        pairs.reset(values.len() / 2);
         let rows = values.as_f32().par_chunks_exact(2 * lanes);
         pairs.as_u32_mut().par_chunks_exact_mut(lanes).zip(rows).for_each(|(pairs, row)| {
             let (low, high) = row.split_at(lanes);
@@ -115,7 +115,7 @@ pub(super) fn copy_rows(
 ) {
     let nr = panel_width();
     let depth = depths.len();
-    panels.resize(columns.len().div_ceil(nr) * depth * nr);
+    panels.reset(columns.len().div_ceil(nr) * depth * nr);
     panels.as_f32_mut().par_chunks_mut((depth * nr).max(1)).enumerate().for_each(|(j, panel)| {
         let start = columns.start + j * nr;
         let n = nr.min(columns.end - start);
@@ -137,7 +137,7 @@ pub(super) fn copy_transposed(
 ) {
     let nr = panel_width();
     let depth = depths.len();
-    panels.resize(columns.len().div_ceil(nr) * depth * nr);
+    panels.reset(columns.len().div_ceil(nr) * depth * nr);
     panels.as_f32_mut().par_chunks_mut((depth * nr).max(1)).enumerate().for_each(|(j, panel)| {
         let start = columns.start + j * nr;
         let n = nr.min(columns.end - start);

@@ -15,8 +15,7 @@ use crate::aligned::Aligned;
 const ROW_BLOCK: usize = 144;
 /// Columns of the right factor that are copied at a time.
 const COLUMN_BLOCK: usize = 1024;
-/// Up to this many rows, the panels of the right factor are worth asking for ahead, and are best read in the order in
-/// which they lie in memory.
+/// Up to this many rows, the panels of the right factor are best read in the order in which they lie in memory.
 pub(super) const MANY_ROWS: usize = 48;
 /// From this many rows on, rows and not columns are shared out among the threads. Fewer are one block of rows, for which
 /// each panel is then read once, by one thread.
@@ -48,7 +47,8 @@ pub(super) fn with_copies(
             let depths = first..(first + PASS_DEPTH).min(depth);
             copy(depths.clone(), columns.clone(), &mut buffer);
             let view = panels::view(buffer.as_f32(), depths.len());
-            let block = Block { left, depths, columns: columns.clone(), is_added: is_added || first > 0 };
+            let is_added = is_added || first > 0;
+            let block = Block { left, depths, columns: columns.clone(), is_added, looks_ahead: false };
             block.by_rows(view, n_rows, out, width);
         }
     }
@@ -68,7 +68,8 @@ pub(super) fn with_panels<E: Stored>(
         let part = |columns: Range<usize>, out: &mut [f32], stride: usize| {
             let skipped = columns.start / panel_width() * view.panel_step;
             let view = View { values: &view.values[skipped..], ..view };
-            all_depths(left, view, Sizes { width: columns.len(), ..sizes }, is_added, out, stride);
+            // Few rows are soon multiplied, and memory is what they wait for.
+            all_depths(left, view, Sizes { width: columns.len(), ..sizes }, is_added, true, out, stride);
         };
         return by_columns(sizes, is_added, out, part);
     }
@@ -77,7 +78,7 @@ pub(super) fn with_panels<E: Stored>(
         let first = task * rows_per_task;
         let left = Left { values: &left.values[first * left.row_stride..], ..left };
         let n_rows = out.len() / width;
-        all_depths(left, view, Sizes { n_rows, ..sizes }, is_added, out, width);
+        all_depths(left, view, Sizes { n_rows, ..sizes }, is_added, false, out, width);
     });
 }
 
@@ -87,6 +88,7 @@ fn all_depths<E: Stored>(
     view: View<'_, E>,
     sizes: Sizes,
     is_added: bool,
+    looks_ahead: bool,
     out: &mut [f32],
     out_stride: usize,
 ) {
@@ -96,7 +98,7 @@ fn all_depths<E: Stored>(
     for first in (0..depth).step_by(pass_depth) {
         let depths = first..(first + pass_depth).min(depth);
         let view = View { values: &view.values[first * view.stride..], ..view };
-        let block = Block { left, depths, columns: 0..width, is_added: is_added || first > 0 };
+        let block = Block { left, depths, columns: 0..width, is_added: is_added || first > 0, looks_ahead };
         block.rows(view, 0, n_rows, out, out_stride);
     }
 }
@@ -161,6 +163,8 @@ struct Block<'a> {
     depths: Range<usize>,
     columns: Range<usize>,
     is_added: bool,
+    /// See [`Pass`].
+    looks_ahead: bool,
 }
 
 impl Block<'_> {
@@ -205,7 +209,7 @@ impl Block<'_> {
                 depth,
                 width,
                 is_added: self.is_added,
-                looks_ahead: true,
+                looks_ahead: self.looks_ahead,
                 out: &mut out[row * out_stride..],
                 out_stride,
             });

@@ -188,7 +188,8 @@ struct Tile<E> {
     ahead: Ahead,
 }
 
-/// Which part of the block that follows a tile asks for: memory is then busy all the time, not only in the last tile.
+/// Which rows of the block that follows a tile asks for, one at every `n_tiles`th position: memory is then busy all the
+/// time, not only in the last tile.
 #[derive(Clone, Copy)]
 struct Ahead {
     tile: usize,
@@ -254,12 +255,17 @@ impl<E: Stored> Tile<E> {
         unsafe {
             let (mut left, mut right) = (self.left, self.right);
             let Ahead { tile, n_tiles } = self.ahead;
-            let step = self.right_stride / n_tiles;
-            let mut ahead = right.wrapping_add((n_tiles + tile) * self.depth * step);
+            let mut ahead =
+                right.wrapping_add((self.depth + tile * self.depth.div_ceil(n_tiles)) * self.right_stride);
+            let mut wait = 0;
             for _ in 0..self.depth {
                 if AHEAD {
-                    prefetch(ahead, step);
-                    ahead = ahead.wrapping_add(step);
+                    if wait == 0 {
+                        prefetch(ahead, self.right_stride);
+                        ahead = ahead.wrapping_add(self.right_stride);
+                        wait = n_tiles;
+                    }
+                    wait -= 1;
                 }
                 let columns = E::read(simd, right);
                 for (i, sums) in sums.iter_mut().enumerate() {
