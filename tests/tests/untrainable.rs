@@ -8,7 +8,9 @@ use envace_jobs::config::{Config, LoraConfig, StatePlace};
 use envace_jobs::context::RunContext;
 use envace_jobs::drive::{Stage, drive};
 use envace_jobs::memory::stage_memory;
+use envace_jobs::rerun::rerun;
 use envace_jobs::sft::largest_pass;
+use envace_jobs::update;
 use envace_model::{AdapterConfig, NewAdapter, Trainer, TrainerOptions, check_scratch};
 use envace_pipeline::StageOutput;
 use envace_schemas::tables::SftLossRow;
@@ -111,6 +113,25 @@ async fn a_run_trains_one_thing_from_its_first_step_on() {
         let config = Config::parse(before, "test").unwrap();
         let restored = RunContext::open(ctx.store.clone(), RUN, Some(config), true).await.unwrap();
         Stage::Rollout.run(&restored, 1).await.unwrap();
+        for stage in [Stage::Score, Stage::Advantage] {
+            stage.run(&restored, 1).await.unwrap();
+        }
+        // Also where everything is there, and would be made anew from the rollout on.
+        Stage::Update.run(&restored, 1).await.unwrap();
+        let mut remade = changed.clone();
+        remade.config.rollout.actor.temperature = 0.5;
+        let n_made = ctx.store.manifests(Some(RUN)).await.unwrap().len();
+        let error = drive(&remade, 1..2, Some(1), &mut |_, _, _| {}).await.unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+        assert_eq!(ctx.store.manifests(Some(RUN)).await.unwrap().len(), n_made);
+        // What an earlier version has made so can still be looked at.
+        let again = RunContext { new_attempt: true, ..changed.clone() };
+        let (plan, source, reference) = update::plan(&again, 1).await.unwrap();
+        let work = async |execution: &_| {
+            update::execute(&again, 1, &source, reference.as_ref(), &again.store, execution).await
+        };
+        again.follow(&plan, work).await.unwrap();
+        assert!(rerun(&changed, Stage::Update, 1).await.unwrap().is_identical());
     }
 }
 
