@@ -30,7 +30,7 @@ use crate::world::World;
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "evaluate",
-    version: 3,
+    version: 4,
     inputs: &[Table::Tasks],
     outputs: &[
         Table::Trajectories,

@@ -25,7 +25,7 @@ use crate::task_order::drawn;
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "rollout",
-    version: 3,
+    version: 4,
     inputs: &[Table::Tasks],
     outputs: &[Table::Trajectories, Table::Messages, Table::Generations, Table::Sequences],
     queries: &[],

@@ -36,7 +36,7 @@ pub use sequences::{Demonstration, actor_demonstrations, rehearsal_demonstration
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "sft",
-    version: 3,
+    version: 4,
     inputs: &[Table::Tasks],
     outputs: &[Table::SftLosses],
     queries: &[],

@@ -30,7 +30,7 @@ use reference::add_reference;
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "update",
-    version: 2,
+    version: 3,
     inputs: &[Table::Generations, Table::Sequences, Table::Advantages],
     outputs: &[Table::Updates],
     queries: &[],

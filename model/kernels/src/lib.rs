@@ -2,8 +2,9 @@
 //!
 //! Two rules make every result independent of batch, thread count and width of the vector registers:
 //!
-//! - an element of a matrix product is one accumulator, added to in the order of the inner dimension by fused
-//!   multiply-adds, however the matrices are cut into tiles;
+//! - an element of a matrix product is summed in the order of the inner dimension by fused multiply-adds, however the
+//!   matrices are cut into tiles: 256 positions from zero, then the next ones, and the sums of these blocks are added in
+//!   order; attention, whose keys come in blocks of any size, has one accumulator for all positions;
 //! - a sum over a row runs in [`LANES`] accumulators by element index modulo [`LANES`], which are then added in a
 //!   fixed tree.
 

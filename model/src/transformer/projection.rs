@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor, bail};
-use envace_kernels::{Left, Panels, Sizes, product};
+use envace_kernels::{Left, Panels, Sizes, add, product};
 
 use crate::ops::{linear, linear_transposed, with_elements};
 
@@ -31,7 +31,7 @@ impl Projection {
         }
     }
 
-    /// Adds the product with `(rows, in)` to `(rows, out)`; on the CPU every sum starts from what it is added to.
+    /// The product with `(rows, in)`, added to `(rows, out)`.
     pub(crate) fn forward_onto(&self, x: &Tensor, to: &Tensor) -> Result<Tensor> {
         match self {
             Self::Direct(_) | Self::Transposed(_) => to + self.forward(x)?,
@@ -84,15 +84,20 @@ fn fused(panels: &Panels, x: &Tensor, to: Option<&Tensor>) -> Result<Tensor> {
     if depth != panels.depth() {
         bail!("rows of {depth} do not fit a weight of {} rows", panels.depth());
     }
-    let mut out = match to {
-        None => vec![0.0; n_rows * width],
-        Some(to) if to.dims2()? == (n_rows, width) => with_elements(to, |to| Ok(to.to_vec()))?,
-        Some(to) => bail!("a product of {n_rows} rows of {width} cannot be added to {:?}", to.shape()),
-    };
+    let mut out = vec![0.0; n_rows * width];
     with_elements(x, |x| {
         let sizes = Sizes { n_rows, depth, width };
-        product(Left::rows(x, depth), panels.right(), sizes, to.is_some(), &mut out);
+        product(Left::rows(x, depth), panels.right(), sizes, false, &mut out);
         Ok(())
     })?;
+    if let Some(to) = to {
+        if to.dims2()? != (n_rows, width) {
+            bail!("a product of {n_rows} rows of {width} cannot be added to {:?}", to.shape());
+        }
+        with_elements(to, |to| {
+            add(&mut out, to);
+            Ok(())
+        })?;
+    }
     Tensor::from_vec(out, (n_rows, width), x.device())
 }

@@ -1,12 +1,14 @@
-//! Matrix products in which an element is one accumulator, added to in the order of the inner dimension.
+//! Matrix products in which an element is summed in the order of the inner dimension: 256 positions in one accumulator
+//! from zero, then the next ones, each block's sum added to those before.
 //!
 //! So an element depends on its row of the left factor and its column of the right one, and on nothing else: not on
 //! the number of rows, the tiles, the threads, or the vector width. General-purpose libraries choose the order of
-//! the sum by shape and cannot promise that.
+//! the sum by shape and cannot promise that. The error of a sum grows with the length of a block and the number of blocks,
+//! not with the whole length.
 //!
 //! The blocking is the usual one (<https://doi.org/10.1145/1356052.1356053>): a panel of the right factor stays in the
 //! first-level cache, a block of the left one in the second-level cache, and both are copied so that they are read in
-//! order. Blocks of depths are taken in order and go on from the sums so far.
+//! order. Blocks of depths are taken in order.
 
 mod factors;
 mod panels;
@@ -22,7 +24,7 @@ pub use factors::{Left, Right, Sizes};
 pub use panels::Panels;
 use shares::{MANY_ROWS, by_columns, with_copies, with_panels};
 pub(crate) use tile::prefetch;
-use tile::{PASS_DEPTH, Pass, Stored, View, tile_rows};
+use tile::{PASS_DEPTH, Pass, Stored, Summation, View, tile_rows};
 
 /// Columns of a tile: two vectors of the widest kind this processor has. Layouts depend on it, results do not.
 pub fn panel_width() -> usize {
@@ -38,7 +40,8 @@ pub fn panel_width() -> usize {
     Arch::new().dispatch(Width)
 }
 
-/// Writes `left * right`, or adds it if `is_added`, into rows of `sizes.width` elements, on all threads.
+/// Writes `left * right`, or adds it if `is_added`, into rows of `sizes.width` elements, on all threads. What is added are
+/// the sums of the blocks, one after the other: where `out` is much larger than the product, multiply first and add then.
 pub fn product(left: Left<'_>, right: Right<'_>, sizes: Sizes, is_added: bool, out: &mut [f32]) {
     let Sizes { n_rows, depth, width } = sizes;
     assert_eq!(out.len(), n_rows * width, "output of a product");
@@ -58,7 +61,7 @@ pub fn product(left: Left<'_>, right: Right<'_>, sizes: Sizes, is_added: bool, o
             by_columns(sizes, is_added, out, |columns, out, out_stride| {
                 let right = Right::Rows { values: &values[columns.start..], stride };
                 let sizes = Sizes { width: columns.len(), ..sizes };
-                block_product(left, right, sizes, is_added, out, out_stride);
+                on_this_thread(left, right, sizes, Summation::Blocks, is_added, out, out_stride);
             });
         }
         Right::Rows { values, stride } => {
@@ -79,11 +82,25 @@ fn bf16_view(values: &[u32], depth: usize) -> View<'_, u32> {
     View { values, panel_step: depth * stride, stride }
 }
 
-/// A product on this thread into rows at `out_stride`, for the small factors of attention, which need no copies.
+/// A product on this thread into rows at `out_stride`, for the small factors of attention, which need no copies. An
+/// element is one accumulator over all positions, and `is_added` goes on with it: the blocks of keys that a sum runs
+/// over have any size.
 pub(crate) fn block_product(
     left: Left<'_>,
     right: Right<'_>,
     sizes: Sizes,
+    is_added: bool,
+    out: &mut [f32],
+    out_stride: usize,
+) {
+    on_this_thread(left, right, sizes, Summation::Straight, is_added, out, out_stride);
+}
+
+fn on_this_thread(
+    left: Left<'_>,
+    right: Right<'_>,
+    sizes: Sizes,
+    summation: Summation,
     is_added: bool,
     out: &mut [f32],
     out_stride: usize,
@@ -105,7 +122,7 @@ pub(crate) fn block_product(
             let sizes = |width| Sizes { width, ..sizes };
             if whole > 0 {
                 let view = View { values, panel_step: nr, stride };
-                in_place(left, view, sizes(whole), is_added, out, out_stride);
+                in_place(left, view, sizes(whole), summation, is_added, out, out_stride);
             }
             if whole < width {
                 let tail = tail_panel(values, stride, depth, whole..width, nr);
@@ -113,6 +130,7 @@ pub(crate) fn block_product(
                     left,
                     panels::view(&tail, depth),
                     sizes(width - whole),
+                    summation,
                     is_added,
                     &mut out[whole..],
                     out_stride,
@@ -120,15 +138,15 @@ pub(crate) fn block_product(
             }
         }
         Right::Panels { values } => {
-            in_place(left, panels::view(values, depth), sizes, is_added, out, out_stride);
+            in_place(left, panels::view(values, depth), sizes, summation, is_added, out, out_stride);
         }
         Right::Bf16Panels { values } => {
-            in_place(left, bf16_view(values, depth), sizes, is_added, out, out_stride);
+            in_place(left, bf16_view(values, depth), sizes, summation, is_added, out, out_stride);
         }
         Right::Transposed { values } => {
             let mut copy = Aligned::default();
             panels::copy_transposed(values, depth, 0..depth, 0..width, &mut copy);
-            in_place(left, panels::view(copy.as_f32(), depth), sizes, is_added, out, out_stride);
+            in_place(left, panels::view(copy.as_f32(), depth), sizes, summation, is_added, out, out_stride);
         }
     }
 }
@@ -137,6 +155,7 @@ fn in_place<E: Stored>(
     left: Left<'_>,
     view: View<'_, E>,
     sizes: Sizes,
+    summation: Summation,
     is_added: bool,
     out: &mut [f32],
     out_stride: usize,
@@ -151,6 +170,7 @@ fn in_place<E: Stored>(
             right: View { values: &view.values[first * view.stride..], ..view },
             depth: PASS_DEPTH.min(depth - first),
             width,
+            summation,
             is_added: is_added || first > 0,
             looks_ahead: false,
             out: &mut *out,

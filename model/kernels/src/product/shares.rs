@@ -7,7 +7,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::factors::{Left, Sizes};
-use super::tile::{LeftBlock, PASS_DEPTH, Pass, Stored, View, tile_rows};
+use super::tile::{LeftBlock, PASS_DEPTH, Pass, Stored, Summation, View, tile_rows};
 use super::{panel_width, panels};
 use crate::aligned::Aligned;
 
@@ -208,6 +208,7 @@ impl Block<'_> {
                 right: view,
                 depth,
                 width,
+                summation: Summation::Blocks,
                 is_added: self.is_added,
                 looks_ahead: self.looks_ahead,
                 out: &mut out[row * out_stride..],

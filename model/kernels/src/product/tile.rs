@@ -89,6 +89,16 @@ pub(super) enum LeftBlock<'a> {
     Packed { values: &'a [f32] },
 }
 
+/// In which steps the products of an element are added up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Summation {
+    /// [`DEPTH_BLOCK`] positions from zero, in order; then their sum is added to the element. The rounding errors of a
+    /// long sum stay small, and so do those of a sum that is added to something large.
+    Blocks,
+    /// All positions in order, each added to the element: a sum may be left off at any position and gone on with.
+    Straight,
+}
+
 /// One pass: all rows times some panels, over one block of depths.
 pub(super) struct Pass<'a, E> {
     pub(super) left: LeftBlock<'a>,
@@ -98,6 +108,7 @@ pub(super) struct Pass<'a, E> {
     pub(super) right: View<'a, E>,
     pub(super) depth: usize,
     pub(super) width: usize,
+    pub(super) summation: Summation,
     pub(super) is_added: bool,
     /// Whether the right factor comes from memory in order, so that it pays to ask for what follows a block while the
     /// block is in use.
@@ -149,6 +160,7 @@ impl<E: Stored> WithSimd for Pass<'_, E> {
                         right_stride: self.right.stride,
                         depth,
                         width,
+                        summation: self.summation,
                         is_added: self.is_added || start > 0,
                         ahead: Ahead { tile: row / self.rows_per_tile, n_tiles },
                     };
@@ -184,6 +196,7 @@ struct Tile<E> {
     right_stride: usize,
     depth: usize,
     width: usize,
+    summation: Summation,
     is_added: bool,
     ahead: Ahead,
 }
@@ -243,7 +256,7 @@ impl<E: Stored> Tile<E> {
         let zero = simd.splat_f32s(0.0);
         let mut sums = [[zero; 2]; ROWS];
         let is_whole = self.width == 2 * S::F32_LANES;
-        if self.is_added {
+        if self.is_added && self.summation == Summation::Straight {
             for (i, sums) in sums.iter_mut().enumerate() {
                 let row = &out[i * out_stride..i * out_stride + self.width];
                 *sums = if is_whole { load_pair(simd, row) } else { load_edge(simd, row) };
@@ -277,12 +290,17 @@ impl<E: Stored> Tile<E> {
                 right = right.wrapping_add(self.right_stride);
             }
         }
-        for (i, sums) in sums.iter().enumerate() {
+        let is_added = self.is_added && self.summation == Summation::Blocks;
+        for (i, mut sums) in sums.into_iter().enumerate() {
             let row = &mut out[i * out_stride..i * out_stride + self.width];
+            if is_added {
+                let before = if is_whole { load_pair(simd, row) } else { load_edge(simd, row) };
+                sums = [simd.add_f32s(before[0], sums[0]), simd.add_f32s(before[1], sums[1])];
+            }
             if is_whole {
-                store_pair(simd, *sums, row);
+                store_pair(simd, sums, row);
             } else {
-                store_edge(simd, *sums, row);
+                store_edge(simd, sums, row);
             }
         }
     }

@@ -59,17 +59,17 @@ pub(super) fn forward_to_gate(
     let Context { config, hidden, inner, layout, eps, forest, angles } = *context;
     let n_rows = forest.n_rows();
     let weights = |kind| parameters.need(kind).map(Trained::weights);
-    let multiply = |kind: Kind, x: &[f32], is_added: bool, out: &mut [f32]| {
+    let multiply = |kind: Kind, x: &[f32], out: &mut [f32]| {
         let trained = parameters.need(kind)?;
         let sizes = Sizes { n_rows, depth: trained.parameter.shape[0], width: trained.parameter.shape[1] };
         let right = Right::Rows { values: trained.weights(), stride: sizes.width };
-        product(Left::rows(x, sizes.depth), right, sizes, is_added, out);
+        product(Left::rows(x, sizes.depth), right, sizes, false, out);
         Ok::<_, ModelError>(())
     };
     let mut normed = buffers.take(n_rows * hidden);
     rms_norm(&x, weights(Kind::InputNorm(layer))?, eps, &mut normed);
     let mut raw_qkv = buffers.take(n_rows * layout.row_width());
-    multiply(Kind::Qkv(layer), &normed, false, &mut raw_qkv)?;
+    multiply(Kind::Qkv(layer), &normed, &mut raw_qkv)?;
     if config.has_qkv_bias {
         add_bias(&mut raw_qkv, weights(Kind::QkvBias(layer))?);
     }
@@ -84,14 +84,15 @@ pub(super) fn forward_to_gate(
     angles.turn(&mut qkv, layout, 1.0);
     let mut attended = buffers.take(n_rows * layout.query_width());
     attend_forest(&qkv, forest, layout, &mut attended);
-    let mut middle = buffers.copy(&x);
-    multiply(Kind::AttentionOutput(layer), &attended, true, &mut middle)?;
+    let mut middle = buffers.take(n_rows * hidden);
+    multiply(Kind::AttentionOutput(layer), &attended, &mut middle)?;
+    add(&mut middle, &x);
     if config.has_output_bias {
         add_bias(&mut middle, weights(Kind::AttentionOutputBias(layer))?);
     }
     rms_norm(&middle, weights(Kind::FeedForwardNorm(layer))?, eps, &mut normed);
     let mut gate_up = buffers.take(n_rows * 2 * inner);
-    multiply(Kind::GateUp(layer), &normed, false, &mut gate_up)?;
+    multiply(Kind::GateUp(layer), &normed, &mut gate_up)?;
     buffers.give(normed);
     Ok(Saved { x, raw_qkv, qkv, attended, middle, gate_up })
 }
@@ -109,9 +110,10 @@ pub(super) fn finish(
     let sizes = Sizes { n_rows: forest.n_rows(), depth: inner, width: hidden };
     let mut gated = buffers.take(sizes.n_rows * inner);
     gate_rows(&saved.gate_up, inner, &mut gated);
-    let mut out = buffers.copy(&saved.middle);
+    let mut out = buffers.take(sizes.n_rows * hidden);
     let right = Right::Rows { values: down.weights(), stride: hidden };
-    product(Left::rows(&gated, inner), right, sizes, true, &mut out);
+    product(Left::rows(&gated, inner), right, sizes, false, &mut out);
+    add(&mut out, &saved.middle);
     buffers.give(gated);
     Ok(out)
 }
