@@ -94,26 +94,30 @@ pub(super) fn single(arguments: &Arguments) -> Measured {
     out
 }
 
-/// Bytes a second at which all threads together read memory that no cache holds: the best of five passes over 2 GiB.
+/// Bytes a second at which all threads together read memory that no cache holds: the best of five passes over 2 GiB on
+/// large pages, each thread from one place on or from several at once, which keeps more reads under way.
 fn read_bandwidth() -> f64 {
     const N: usize = 1 << 29;
-    let values = vec![1.0_f32; N];
+    let mut values = envace_kernels::zeros(N);
+    values.par_chunks_mut(1 << 20).for_each(|values| values.fill(1.0));
     let n_threads = rayon::current_num_threads();
-    let pass = |_| {
+    let pass = |n_places: usize| {
         let start = Instant::now();
-        let sums: Vec<f32> = values.par_chunks(N / n_threads).map(sum).collect();
+        let sums: Vec<f32> = values.par_chunks(N / n_threads).map(|values| sum(values, n_places)).collect();
         assert!(sums.iter().sum::<f32>() > 0.0);
         (N * 4) as f64 / start.elapsed().as_secs_f64()
     };
-    (0..5).map(pass).fold(0.0, f64::max)
+    [1, 2, 4, 8, 16].into_iter().flat_map(|n_places| [n_places; 5]).map(pass).fold(0.0, f64::max)
 }
 
-/// A sum in 64 lanes, so that the memory and not the adder is the limit.
-fn sum(values: &[f32]) -> f32 {
-    let mut lanes = [0.0_f32; 64];
-    for chunk in values.chunks_exact(64) {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane += value;
+/// A sum in 64 lanes, so that the memory and not the adder is the limit, of `n_places` parts in step.
+fn sum(values: &[f32], n_places: usize) -> f32 {
+    const STEP: usize = 64;
+    let parts: Vec<&[f32]> = values.chunks_exact(values.len() / n_places).collect();
+    let mut lanes = [0.0_f32; STEP];
+    for start in (0..parts[0].len() / STEP * STEP).step_by(STEP) {
+        for part in &parts {
+            lanes.iter_mut().zip(&part[start..start + STEP]).for_each(|(lane, value)| *lane += value);
         }
     }
     lanes.iter().sum()

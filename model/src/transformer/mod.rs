@@ -1,6 +1,7 @@
 //! The decoder: one code path for every family, for sampling and for training.
 
 mod cache;
+mod cpu_cache;
 mod device_cache;
 mod layer;
 mod model;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use envace_kernels::{HeadLayout, Panels};
 
+use super::cache::Blocks;
 use super::device_cache::{DeviceBlocks, Formats};
 use super::{KvCache, LayerContext, Piece, Projection, RopeTable, Weights, layer_forward};
 use crate::config::ModelConfig;
@@ -30,9 +31,9 @@ impl Model {
     /// folder with the base it names; see [`ModelFolder::open`].
     ///
     /// Sums are in `f32`. On the CPU, matrices stored in `bf16` stay `bf16`; everything else is widened to `f32`. No
-    /// value changes. On a GPU, products of matrices that are stored in `bf16` are of `bf16` numbers with sums in `f32`; so are
-    /// keys and values then kept, and everything between is `f32`, the logits too. What an adapter adds is added now, and the matrices it is added to are `f32`, so that sampling is as fast as
-    /// with weights in `f32`.
+    /// value changes. On a GPU, products of matrices that are stored in `bf16` are of `bf16` numbers with sums in `f32`;
+    /// so are keys and values then kept, and everything between is `f32`, the logits too. What an adapter adds is added
+    /// now, and the matrices it is added to are `f32`, so that sampling is as fast as with weights in `f32`.
     ///
     /// # Errors
     /// Those of [`ModelConfig::load`]; a missing, extra, damaged or wrongly shaped tensor, each named with its file; those of
@@ -109,11 +110,11 @@ impl Model {
 
     /// Makes an empty cache of `n_blocks` blocks for this model.
     pub fn cache(&self, n_blocks: usize) -> KvCache {
-        let mut cache = KvCache::new(&self.config, n_blocks);
-        let blocks =
-            |formats| DeviceBlocks::new(layout(&self.config), self.config.n_layers, &self.device, formats);
-        cache.on_device = self.composed.map(blocks);
-        cache
+        let Some(formats) = self.composed else {
+            return KvCache::new(&self.config, n_blocks);
+        };
+        let blocks = DeviceBlocks::new(layout(&self.config), self.config.n_layers, &self.device, formats);
+        KvCache::of(&self.config, n_blocks, Blocks::Device(blocks))
     }
 
     /// Memory that a block of its cache takes, in bytes.
@@ -137,7 +138,7 @@ impl Model {
         if pieces.is_empty() {
             return Err(ModelError::invalid("there is nothing to compute: no pieces"));
         }
-        if kv.on_device.is_some() != self.composed.is_some() {
+        if matches!(kv.blocks, Blocks::Device(_)) != self.composed.is_some() {
             return Err(ModelError::invalid(
                 "the cache is of a model on another device; make it with the model",
             ));
@@ -155,12 +156,12 @@ impl Model {
         };
         let shape = (tokens.len(), context.layout.query_width());
         for (layer, weights) in self.weights.layers.iter().enumerate() {
-            x = layer_forward(&x, weights, &context, |qkv| {
-                if let Some(device) = &kv.on_device {
-                    return device.attend(layer, qkv);
+            x = layer_forward(&x, weights, &context, |qkv| match &mut kv.blocks {
+                Blocks::Device(blocks) => blocks.attend(layer, qkv),
+                Blocks::Cpu(blocks) => {
+                    let attended = with_elements(qkv, |qkv| Ok(blocks.attend(layer, pieces, qkv)))?;
+                    Tensor::from_vec(attended, shape, &self.device)
                 }
-                let attended = with_elements(qkv, |qkv| Ok(kv.attend(layer, pieces, qkv)))?;
-                Tensor::from_vec(attended, shape, &self.device)
             })
             .computing("a decoder layer")?;
         }
