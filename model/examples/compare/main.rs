@@ -4,8 +4,9 @@
 //! cargo run --release -p envace-model --example compare -- WORK --model DIR --spec SPEC.json
 //! ```
 //!
-//! The line holds `seconds` of the measured part, `tokens` it is counted in, and `peak_bytes`, the most memory the
-//! process has held. What each work is, and the form of its specification, is in `tests/compare/README.md`.
+//! The line holds `seconds` of the measured part, `tokens` it is counted in, `peak_bytes`, the most memory the process has
+//! held, and `base_bytes`, what it held at its start. What each work is, and the form of its specification, is in
+//! `tests/compare/README.md`.
 
 #![expect(clippy::unwrap_used, reason = "a measuring program that stops at the first surprise")]
 
@@ -46,6 +47,7 @@ impl Arguments {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let base_bytes = status_bytes("VmRSS");
     let words: Vec<String> = std::env::args().skip(1).collect();
     let option = |name: &str| words.iter().position(|word| word == name).and_then(|i| words.get(i + 1));
     let (Some(work), Some(model)) = (words.first(), option("--model")) else {
@@ -64,7 +66,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         work if work.starts_with("update") => update::update(&arguments),
         other => return Err(format!("there is no such work: {other}").into()),
     };
-    let mut line = json!({ "seconds": measured.seconds, "tokens": measured.tokens, "peak_bytes": peak_bytes(), "base_bytes": 0 });
+    let mut line = json!({
+        "seconds": measured.seconds,
+        "tokens": measured.tokens,
+        "peak_bytes": status_bytes("VmHWM"),
+        "base_bytes": base_bytes,
+    });
     for (name, value) in measured.more {
         line[name] = value;
     }
@@ -72,9 +79,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The largest resident set of this process; 0 where the system does not tell.
-fn peak_bytes() -> u64 {
+/// A size of this process by its name in `/proc/self/status`; 0 where the system does not tell.
+fn status_bytes(name: &str) -> u64 {
     let status = fs_err::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).map_or(0, |kib| kib * 1024)
+    let of_name = |line: &str| {
+        line.strip_prefix(name)?.strip_prefix(':')?.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    status.lines().find_map(of_name).map_or(0, |kib| kib * 1024)
 }

@@ -14,7 +14,7 @@ use crate::aligned::Aligned;
 /// Rows of the left factor that one task copies and multiplies at a time.
 const ROW_BLOCK: usize = 144;
 /// Columns of the right factor that are copied at a time.
-const COLUMN_BLOCK: usize = 1024;
+const COLUMN_BLOCK: usize = 4096;
 /// Up to this many rows, the panels of the right factor are best read in the order in which they lie in memory.
 pub(super) const MANY_ROWS: usize = 48;
 /// From this many rows on, rows and not columns are shared out among the threads. Fewer are one block of rows, for which

@@ -49,6 +49,7 @@ fn every_form_has_the_bits_of_the_definition() {
         (50, 513, 70),
         (130, 40, 200),
         (33, 600, 130),
+        (49, 3, 4_200),
     ];
     for (n_rows, depth, width) in shapes {
         let sizes = Sizes { n_rows, depth, width };
