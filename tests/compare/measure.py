@@ -20,8 +20,8 @@ class Failed(Exception):
 def run(command, threads, timeout_secs):
     """What the program measured, with what is seen from outside: its largest resident set and what else ran.
 
-    `other_share` is the share of all cores that other processes took meanwhile: of what it is above a few percent, the
-    figures are worth nothing.
+    `other_share` is the share of all cores that other processes, or the host of a virtual machine, took meanwhile: where it
+    is above a few percent, the figures are worth nothing.
     """
     environment = os.environ | {
         name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")

@@ -224,7 +224,7 @@ def disturbance(runs):
     }
     disturbed = [f"{name} {100 * share:.0f} %" for name, share in most.items() if share > MOST_DISTURBANCE]
     if disturbed:
-        yield f"Measure these again: other programs took a share of the cores, at most {', '.join(disturbed)}."
+        yield f"Measure these again: other programs, or the host, took a share of the cores, at most {', '.join(disturbed)}."
 
 
 def table(rows):
