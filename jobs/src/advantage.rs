@@ -4,7 +4,7 @@ use envace_pipeline::{Execution, InputRef, Plan, StageOutput, StageSpec};
 use envace_schemas::Table;
 use envace_sql::{QuerySession, check_covered, queries};
 
-use crate::context::{RunContext, StageOutcome, section};
+use crate::context::{GivenQuery, RunContext, StageOutcome, section};
 use crate::error::JobError;
 
 /// What the stage reads and writes.
@@ -52,23 +52,33 @@ pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> 
     ctx.follow(&plan, async |execution| execute(ctx, &inputs, execution).await).await
 }
 
+/// Checks the query before there are rows to run it on.
+///
+/// # Errors
+/// [`JobError::Sql`] if it cannot be run, or makes another table.
+pub async fn check_query(ctx: &RunContext) -> Result<(), JobError> {
+    let GivenQuery { name, text } = ctx.query(queries::ADVANTAGES);
+    let params = ctx.config.advantage.to_params();
+    let session = QuerySession::default();
+    Ok(session.check_query(&name, &text, SPEC.inputs, &params, Table::Advantages).await?)
+}
+
 /// Runs the query on the missing parts: a group never crosses one.
 ///
 /// # Errors
 /// [`JobError::Sql`] if the query fails, or a replaced one makes another table or other rows.
 pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -> Result<(), JobError> {
     let params = ctx.config.advantage.to_params();
-    let query = ctx.query(queries::ADVANTAGES);
+    let GivenQuery { name, text } = ctx.query(queries::ADVANTAGES);
     for part in execution.missing_parts().await? {
         let tables = [
             (Table::Generations, inputs.rollout.read_batches(Table::Generations, part).await?),
             (Table::Rewards, inputs.score.read_batches(Table::Rewards, part).await?),
         ];
-        let batches = QuerySession::default()
-            .run_query(queries::ADVANTAGES.name, &query, &tables, &params, Table::Advantages)
-            .await?;
-        let (generations, name) = (&tables[0], queries::ADVANTAGES.name);
-        check_covered(name, (Table::Advantages, &batches), (generations.0, &generations.1))?;
+        let batches =
+            QuerySession::default().run_query(&name, &text, &tables, &params, Table::Advantages).await?;
+        let generations = &tables[0];
+        check_covered(&name, (Table::Advantages, &batches), (generations.0, &generations.1))?;
         execution.write_batches(Table::Advantages, part, &batches).await?;
         execution.finish_part(part).await?;
     }

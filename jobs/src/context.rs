@@ -3,6 +3,7 @@
 mod adapters;
 mod checkpoints;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use envace_pipeline::{
@@ -33,8 +34,17 @@ pub struct RunContext {
     pub config: Config,
     /// Whether a stage makes another attempt although it has an output.
     pub new_attempt: bool,
-    /// Texts given in place of declared queries, by the query's name.
-    pub query_texts: std::collections::BTreeMap<String, String>,
+    /// Queries given in place of declared ones, by the declared one's name.
+    pub given_queries: BTreeMap<&'static str, GivenQuery>,
+}
+
+/// A query given in place of one of envace's own.
+#[derive(Debug, Clone)]
+pub struct GivenQuery {
+    /// What to call it in messages: its file.
+    pub name: String,
+    /// Its SQL.
+    pub text: String,
 }
 
 /// What a stage did.
@@ -75,9 +85,11 @@ impl RunContext {
         };
         let config = match (stored, given) {
             (None, None) => {
+                // Its name is a slip, or it is to begin.
+                let what = unknown_run(&store, run).await?;
                 return Err(JobError::missing(
-                    format!("there is no run in the store: {run}"),
-                    "give the new run a configuration: `--config FILE`, or `--preset default`",
+                    what,
+                    "give a new run a configuration with `--config FILE`; `envace-jobs config` prints one to begin with",
                 ));
             }
             (Some(stored), None) => stored,
@@ -102,13 +114,7 @@ impl RunContext {
         if let RunConfig::Other(_) = store.store_run_config(run, &text).await? {
             store.put(&envace_pipeline::Path::from_iter(["runs", run, "config.toml"]), text).await?;
         }
-        Ok(Self {
-            store,
-            run: run.to_owned(),
-            config,
-            new_attempt: false,
-            query_texts: std::collections::BTreeMap::new(),
-        })
+        Ok(Self { store, run: run.to_owned(), config, new_attempt: false, given_queries: BTreeMap::new() })
     }
 
     /// What can change the last bits of what models compute here; opens the device.
@@ -136,9 +142,7 @@ impl RunContext {
         request.fingerprint = fingerprint;
         request.n_parts = u32::try_from(n_parts).unwrap_or(u32::MAX);
         request.new_attempt = self.new_attempt;
-        let declared = |name: &String| spec.queries.iter().any(|query| query.name == name);
-        request.query_texts =
-            self.query_texts.iter().filter(|(name, _)| declared(name)).map(clone_pair).collect();
+        request.query_texts = self.query_texts(spec);
         Ok(Plan::make(&self.store, request).await?)
     }
 
@@ -159,9 +163,19 @@ impl RunContext {
         Ok(StageOutcome::Made(execution.commit().await?))
     }
 
-    /// The text of a declared query, or the one given in its place.
-    pub fn query(&self, query: envace_schemas::Query) -> String {
-        self.query_texts.get(query.name).cloned().unwrap_or_else(|| query.text.to_owned())
+    /// Name for messages and text of a declared query, or of the one given in its place.
+    pub fn query(&self, query: envace_schemas::Query) -> GivenQuery {
+        let own = || GivenQuery { name: query.name.to_owned(), text: query.text.to_owned() };
+        self.given_queries.get(query.name).cloned().unwrap_or_else(own)
+    }
+
+    /// The texts given in place of the queries that a stage declares, by their names.
+    pub fn query_texts(&self, spec: &StageSpec) -> BTreeMap<String, String> {
+        let given = spec.queries.iter().filter_map(|query| {
+            let given = self.given_queries.get(query.name)?;
+            Some((query.name.to_owned(), given.text.clone()))
+        });
+        given.collect()
     }
 
     /// The latest output of a stage of this run.
@@ -245,6 +259,31 @@ impl RunContext {
     }
 }
 
+/// Refuses to look for a run that is not in the store.
+///
+/// # Errors
+/// [`JobError::Missing`] with the runs that are.
+pub async fn refuse_unknown_run(store: &Store, run: &str) -> Result<(), JobError> {
+    let is_known = store.run_config(run).await?.is_some() || !store.manifests(Some(run)).await?.is_empty();
+    if is_known {
+        return Ok(());
+    }
+    let what = unknown_run(store, run).await?;
+    Err(JobError::missing(what, "name one that is there, or another store with `--store`"))
+}
+
+async fn unknown_run(store: &Store, run: &str) -> Result<String, JobError> {
+    // A task set is an output too, but no run.
+    let manifests = store.manifests(None).await?;
+    let runs = manifests.iter().filter(|manifest| manifest.id.stage != task_set::SPEC.name);
+    let runs: BTreeSet<&str> = runs.map(|manifest| manifest.id.run.as_str()).collect();
+    let known = match runs.len() {
+        0 => "it has none".to_owned(),
+        _ => format!("it has {}", runs.into_iter().collect::<Vec<_>>().join(", ")),
+    };
+    Ok(format!("there is no run `{run}` in the store {}; {known}", store.uri()))
+}
+
 /// A config section as JSON, for a stage key.
 ///
 /// # Errors
@@ -252,10 +291,6 @@ impl RunContext {
 pub fn section(name: &str, section: &impl Serialize) -> Result<Value, JobError> {
     serde_json::to_value(section)
         .map_err(|source| JobError::Json { what: format!("config section `{name}`"), source })
-}
-
-fn clone_pair((name, text): (&String, &String)) -> (String, String) {
-    (name.clone(), text.clone())
 }
 
 /// The first key in which two configurations differ, `[execution]` aside.

@@ -119,31 +119,42 @@ pub async fn drive(
     remake_from: Option<u64>,
     report: &mut dyn FnMut(Stage, u64, &StageOutcome),
 ) -> Result<(), JobError> {
-    let every = u64::from(ctx.config.evaluate.every);
-    // The last checkpoint is always measured where any is.
-    let is_evaluated = |step: u64| every > 0 && (step.is_multiple_of(every) || step == steps.end);
-    refuse_impossible_steps(ctx, &steps, remake_from, every > 0).await?;
-    for step in steps.start..=steps.end {
-        let evaluation = is_evaluated(step).then_some(Stage::Evaluate);
-        let stages = if step < steps.end { Stage::STEP.as_slice() } else { &[] };
-        for stage in evaluation.into_iter().chain(stages.iter().copied()) {
-            let run = async |ctx: &RunContext| stage.run(ctx, step).await;
-            let outcome = with_remake(ctx, step, remake_from, run).await?;
-            report(stage, step, &outcome);
-        }
+    refuse_impossible_steps(ctx, &steps, remake_from).await?;
+    for (step, stage) in stages(ctx, steps) {
+        let run = async |ctx: &RunContext| stage.run(ctx, step).await;
+        let outcome = with_remake(ctx, step, remake_from, run).await?;
+        report(stage, step, &outcome);
     }
     Ok(())
 }
 
+/// The stages of some steps of a run, in the order in which they run: before the stages of a step the measurement of the
+/// checkpoint that it begins with, if `evaluate.every` divides it, and that of the last checkpoint where any is measured.
+pub fn stages(ctx: &RunContext, steps: Range<u64>) -> impl Iterator<Item = (u64, Stage)> + use<> {
+    let (every, end) = (u64::from(ctx.config.evaluate.every), steps.end);
+    (steps.start..=end).flat_map(move |step| {
+        let is_evaluated = every > 0 && (step.is_multiple_of(every) || step == end);
+        let of_step = if step < end { Stage::STEP.as_slice() } else { &[] };
+        let evaluation = is_evaluated.then_some(Stage::Evaluate);
+        evaluation.into_iter().chain(of_step.iter().copied()).map(move |stage| (step, stage))
+    })
+}
+
 /// Refuses steps that could not be trained, or of which a stage cannot fit into memory, before anything is made for them.
-/// A stage that is there needs nothing, and whether an update of a rollout that is not there fits into memory is checked in
-/// its turn, by the sequences it then has.
-async fn refuse_impossible_steps(
+/// A stage that is there needs nothing. An update of a rollout that is yet to come is refused if no sequence fits; of its
+/// own sequences it is checked in its turn.
+///
+/// # Errors
+/// [`JobError`] with what is impossible.
+pub async fn refuse_impossible_steps(
     ctx: &RunContext,
     steps: &Range<u64>,
     remake_from: Option<u64>,
-    is_evaluated: bool,
 ) -> Result<(), JobError> {
+    let is_evaluated = ctx.config.evaluate.every > 0;
+    if is_evaluated {
+        evaluate::check_splits(ctx).await?;
+    }
     let mut steps = steps.clone();
     let (first, unmade) = loop {
         let Some(step) = steps.next() else { return Ok(()) };
@@ -156,8 +167,10 @@ async fn refuse_impossible_steps(
     refuse_another_kind(ctx, first).await?;
     let is_measured = is_evaluated && is_there(ctx, Stage::Evaluate, first).await?;
     let evaluation = (is_evaluated && !is_measured).then_some(Stage::Evaluate);
+    // The sequences that are there are not those of a rollout that is made anew.
+    let is_rollout_remade = unmade.contains(&Stage::Rollout) && is_there(ctx, Stage::Rollout, first).await?;
     for stage in evaluation.into_iter().chain(unmade.iter().copied()) {
-        if stage != Stage::Update || !unmade.contains(&Stage::Rollout) {
+        if stage != Stage::Update || !is_rollout_remade {
             refuse_too_large(ctx, stage, first).await?;
         }
     }

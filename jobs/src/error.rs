@@ -120,20 +120,25 @@ impl JobError {
 
 /// Prints an error with its causes, then what the user can do.
 pub fn print_error(error: &anyhow::Error) {
-    eprintln!("error: {error}");
-    let mut shown = error.to_string();
+    eprintln!("{}", report(error));
+}
+
+fn report(error: &anyhow::Error) -> String {
+    let mut lines = vec![format!("error: {error}")];
+    let mut said = error.to_string();
     let mut hint = None;
     for cause in error.chain() {
+        // Some errors say at their end what their cause says, or one line of it.
         let text = cause.to_string();
-        if text != shown {
-            eprintln!("  because {text}");
-            shown = text;
+        let news: Vec<&str> = text.lines().filter(|line| !said.ends_with(line)).collect();
+        if !news.is_empty() {
+            lines.push(format!("  because {}", news.join("\n")));
+            said = text;
         }
         hint = hint.or_else(|| hint_of(cause));
     }
-    if let Some(hint) = hint {
-        eprintln!("hint: {hint}");
-    }
+    lines.extend(hint.map(|hint| format!("hint: {hint}")));
+    lines.join("\n")
 }
 
 fn hint_of(error: &(dyn std::error::Error + 'static)) -> Option<String> {
@@ -144,4 +149,24 @@ fn hint_of(error: &(dyn std::error::Error + 'static)) -> Option<String> {
         return error.hint();
     }
     error.downcast_ref::<crate::tasks::ImportError>().and_then(crate::tasks::ImportError::hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn what_an_error_and_its_causes_have_in_common_is_said_once() {
+        let unknown = Config::parse("[rollout]\nfoo = 1\n", "run.toml").unwrap_err();
+        let said = report(&unknown.into());
+        assert_eq!(said.matches("unknown field `foo`").count(), 1, "{said}");
+        assert!(said.contains("because TOML parse error at line 2, column 1"), "{said}");
+        let broken = serde_json::from_str::<u8>("{").unwrap_err();
+        let cause = broken.to_string();
+        let outer = anyhow::Error::new(broken).context(format!("header: {cause}")).context("no file");
+        assert_eq!(report(&outer), format!("error: no file\n  because header: {cause}"));
+        let missing = JobError::missing("there is none", "make one");
+        assert_eq!(report(&missing.into()), "error: there is none\nhint: make one");
+    }
 }

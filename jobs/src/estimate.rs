@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use envace_model::chat::{ChatFormat, PromptOptions};
+use envace_model::chat::ChatFormat;
 use envace_schemas::Table;
 use envace_schemas::tables::SequenceRow;
 
 use crate::context::RunContext;
 use crate::drive::Stage;
 use crate::error::JobError;
-use crate::rollout::prompt_tools::with_tools_in_prompt;
+use crate::rollout::prompt_tools::actor_prompt;
 use crate::task::Task;
 use crate::{evaluate, rollout, sft};
 
@@ -92,12 +92,7 @@ async fn opening_tokens(
     let config = &ctx.config.rollout;
     let mut n_tokens = 0;
     for task in tasks {
-        let (messages, tools) = if config.tools_in_prompt {
-            (with_tools_in_prompt(&task.opening, &task.tools), Vec::new())
-        } else {
-            (task.opening.clone(), task.tools.clone())
-        };
-        let options = PromptOptions { tools, enable_thinking: config.thinking, ..PromptOptions::default() };
+        let (messages, options) = actor_prompt(config, &task.opening, &task.tools);
         n_tokens += format.prompt(&messages, &options)?.ids.len() as u64;
     }
     Ok(n_tokens)

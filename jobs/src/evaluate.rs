@@ -12,11 +12,12 @@ use envace_sql::{EvaluationParams, QuerySession, queries};
 use serde_json::json;
 
 use crate::config::RolloutConfig;
-use crate::context::{PolicySource, RunContext, StageOutcome, section};
+use crate::context::{GivenQuery, PolicySource, RunContext, StageOutcome, section};
 use crate::drive::Stage;
 use crate::error::JobError;
 use crate::memory::refuse_too_large;
 use crate::rollout::episode::Role;
+use crate::rollout::prompt_tools::warn_of_unseen_tools;
 use crate::rollout::scheduler::PartWork;
 use crate::rollout::stage::{
     check_policies, history, n_trajectories, parts_of, play_parts, voices, write_rollout,
@@ -97,6 +98,17 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Evaluation, JobError> {
     Ok(Evaluation { plan, source, rehearsal, work })
 }
 
+/// Checks that every split to be evaluated has tasks.
+///
+/// # Errors
+/// [`JobError::Missing`] for one that has none.
+pub async fn check_splits(ctx: &RunContext) -> Result<(), JobError> {
+    for split in &ctx.config.evaluate.splits {
+        ctx.tasks_of(split).await?;
+    }
+    Ok(())
+}
+
 /// Runs the stage, or reuses its output.
 ///
 /// # Errors
@@ -128,6 +140,8 @@ pub async fn execute(
     check_policies(ctx, source, evaluation.rehearsal.as_ref()).await?;
     let policies = (source, evaluation.rehearsal.as_ref());
     let (actor, rehearsal, engines) = voices(&ctx.config, policies, (&config.actor, &config.rehearsal))?;
+    let all: Vec<Arc<Task>> = work.iter().flat_map(|part| part.tasks.iter().cloned()).collect();
+    warn_of_unseen_tools(&actor.format, rollout, all.iter().map(Arc::as_ref))?;
     let settings = Arc::new(Settings {
         seed: ctx.config.seed,
         purpose: "evaluate",
@@ -140,7 +154,6 @@ pub async fn execute(
         actor,
         rehearsal,
     });
-    let all: Vec<Arc<Task>> = work.iter().flat_map(|part| part.tasks.iter().cloned()).collect();
     let tasks: BTreeMap<&str, &Arc<Task>> = all.iter().map(|task| (task.id(), task)).collect();
     let write = async |part: u32, rows: TrajectoryRows, timings: Vec<TimingRow>| -> Result<(), JobError> {
         let verdicts = match config.environment {
@@ -240,9 +253,9 @@ async fn evaluations(
         (Table::Generations, batches_of(&rows.generations)?),
         (Table::Rewards, batches_of(rewards)?),
     ];
-    let query = ctx.query(queries::EVALUATIONS);
+    let GivenQuery { name, text } = ctx.query(queries::EVALUATIONS);
     let batches = QuerySession::default()
-        .run_query(queries::EVALUATIONS.name, &query, &inputs, &params.to_params(), Table::Evaluations)
+        .run_query(&name, &text, &inputs, &params.to_params(), Table::Evaluations)
         .await?;
     Ok(rows_of(&batches)?)
 }

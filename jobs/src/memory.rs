@@ -21,6 +21,11 @@ use crate::trainable::scratch_in_memory;
 pub struct StageMemory {
     stage: Stage,
     need: MemoryNeed,
+    /// What it needs of the shortest sequence, where its sequences are not known yet and `need` is of the most that may go
+    /// through the model at once.
+    least: Option<MemoryNeed>,
+    /// What does not fit though the stage does.
+    caveat: Option<String>,
     /// `None` where the system does not tell.
     available: Option<u64>,
     /// Settings that would make it less.
@@ -30,8 +35,12 @@ pub struct StageMemory {
 
 impl fmt::Display for StageMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "  memory {} needs {}", self.stage, self.need)?;
-        self.available.map_or(Ok(()), |bytes| write!(f, "; available {}", Bytes(bytes)))
+        let at_most = if self.least.is_some() { "at most " } else { "" };
+        write!(f, "  memory {} needs {at_most}{}", self.stage, self.need)?;
+        if let Some(bytes) = self.available {
+            write!(f, "; available {}", Bytes(bytes))?;
+        }
+        self.caveat.as_ref().map_or(Ok(()), |caveat| write!(f, "; {caveat}"))
     }
 }
 
@@ -41,8 +50,9 @@ impl StageMemory {
     /// # Errors
     /// [`JobError::Refused`] with the settings that would make it less.
     pub fn check(&self) -> Result<(), JobError> {
-        let (needed, Some(available)) = (self.need.total(), self.available) else { return Ok(()) };
-        if needed <= available || !self.is_checked {
+        let Some(available) = self.available else { return Ok(()) };
+        let need = self.least.as_ref().unwrap_or(&self.need);
+        if need.total() <= available || !self.is_checked {
             return Ok(());
         }
         Err(JobError::refused(
@@ -50,7 +60,7 @@ impl StageMemory {
                 "{} needs more memory than the {} that are available: {}",
                 self.stage,
                 Bytes(available),
-                self.need
+                need
             ),
             format!(
                 "set {}; or begin all the same with `execution.check_memory = false`",
@@ -66,7 +76,7 @@ impl StageMemory {
 /// optimizer state. What the GPU needs is not worked out; where it does not fit, the stage fails.
 ///
 /// Training is counted by the sequences it has; an update of a rollout that is not there, by the tokens that may go
-/// through the model at once.
+/// through the model at once, and it is refused only if not even one fits.
 ///
 /// # Errors
 /// [`JobError`] if the checkpoint that the step begins with is missing or damaged.
@@ -76,38 +86,38 @@ pub async fn stage_memory(
     step: u64,
 ) -> Result<Option<StageMemory>, JobError> {
     let config = &ctx.config;
+    let (mut least, mut caveat) = (None, None);
     let (need, advice) = match stage {
         Stage::Score | Stage::Advantage => return Ok(None),
         Stage::Rollout | Stage::Evaluate if config.execution.is_on_gpu() => return Ok(None),
         Stage::Rollout | Stage::Evaluate => {
-            let policy = ctx.policy_at(step).await?;
-            let mut need = sampling(&policy, config)?;
-            if let Some(rehearsal) = ctx.frozen_rehearsal().await? {
-                need.add(sampling(&rehearsal, config)?);
+            let policies = [Some(ctx.policy_at(step).await?), ctx.frozen_rehearsal().await?];
+            let mut need = MemoryNeed { parts: Vec::new() };
+            for policy in policies.iter().flatten() {
+                need.add(sampling(policy, config)?);
+                caveat = caveat.or(cache_caveat(policy, config)?);
             }
-            (
-                need,
-                vec![
-                    "a smaller `execution.kv_memory`".to_owned(),
-                    "a smaller `execution.max_batch`".to_owned(),
-                ],
-            )
+            let advice = ["a smaller `execution.kv_memory`", "a smaller `execution.max_batch`"];
+            (need, advice.map(str::to_owned).to_vec())
         }
         Stage::Update => {
             let policy = ctx.policy_at(step).await?;
-            let n_tokens = update_tokens(ctx, step).await?;
+            let reference = match config.update.kl.coefficient > 0.0 {
+                true => Some(ctx.policy_at(0).await?),
+                false => None,
+            };
+            let need_of = |work: &TrainingWork| -> Result<MemoryNeed, JobError> {
+                let mut need = updating(config, &policy, reference.as_ref(), work)?;
+                need.add(scratch(ctx, &policy)?);
+                Ok(need)
+            };
+            let n_known = update_tokens(ctx, step).await?;
+            let n_tokens = n_known.unwrap_or(config.update.micro_batch_tokens);
             let work = training_work(config, &policy, n_tokens, config.update.recompute_layers)?;
-            let mut need = in_main_memory(config, ModelSize::read(&policy.model_dir)?.training(&work));
-            if config.update.kl.coefficient > 0.0 {
-                let reference = ctx.policy_at(0).await?;
-                // The base of the adapter that is trained is there already.
-                if work.adapter_rank.is_none() || *policy.model_digest() != reference.digest {
-                    let reference = ModelSize::read(&reference.model_dir)?.reference(&work);
-                    need = with_reference(need, in_main_memory(config, reference));
-                }
+            if n_known.is_none() {
+                least = Some(need_of(&TrainingWork { n_tokens: 1, n_trained: 1, ..work })?);
             }
-            need.add(scratch(ctx, &policy)?);
-            (need, advice("update", &work))
+            (need_of(&work)?, advice("update", &work))
         }
         Stage::Sft => {
             let policy = ctx.policy_at(step).await?;
@@ -119,7 +129,7 @@ pub async fn stage_memory(
         }
     };
     let (available, is_checked) = (available_bytes(), config.execution.check_memory);
-    Ok(Some(StageMemory { stage, need, available, advice, is_checked }))
+    Ok(Some(StageMemory { stage, need, least, caveat, available, advice, is_checked }))
 }
 
 /// Refuses a stage that cannot fit; see [`StageMemory::check`].
@@ -139,17 +149,52 @@ fn sampling(policy: &PolicySource, config: &Config) -> Result<MemoryNeed, JobErr
     let size = ModelSize::read(&policy.model_dir)?;
     // An adapter's matrices are merged in 32 bits.
     let size = if policy.base.is_some() { size.widened() } else { size };
-    let limit = match config.rollout.max_sequence_tokens {
-        0 => size.context_length(),
-        limit => limit.min(size.context_length()),
-    };
     let execution = &config.execution;
-    let n_tokens = execution.max_batch.saturating_mul(limit);
+    let n_tokens = execution.max_batch.saturating_mul(longest(&size, config));
     Ok(size.sampling(&SamplingWork {
         max_batch: execution.max_batch,
         kv_bytes: size.kv_bytes(n_tokens).min(execution.kv_bytes()),
         prefill_tokens: EngineOptions::default().prefill_tokens,
     }))
+}
+
+/// What the cache cannot hold, if `execution.kv_memory` has less room than the longest sequence may need.
+fn cache_caveat(policy: &PolicySource, config: &Config) -> Result<Option<String>, JobError> {
+    let size = ModelSize::read(&policy.model_dir)?;
+    let (limit, room) = (longest(&size, config), config.execution.kv_bytes());
+    if config.execution.is_kv_enlarged() || size.kv_bytes(limit) <= room {
+        return Ok(None);
+    }
+    let n_tokens = size.kv_tokens(room);
+    Ok(Some(format!(
+        "`execution.kv_memory` of {} has no room for a sequence of more than {n_tokens} tokens, and sequences may have {limit}",
+        Bytes(room)
+    )))
+}
+
+/// Tokens of the longest sequence that a rollout may make.
+fn longest(size: &ModelSize, config: &Config) -> usize {
+    match config.rollout.max_sequence_tokens {
+        0 => size.context_length(),
+        limit => limit.min(size.context_length()),
+    }
+}
+
+/// An update's trainer, beside the model that its KL divergence is of.
+fn updating(
+    config: &Config,
+    policy: &PolicySource,
+    reference: Option<&PolicySource>,
+    work: &TrainingWork,
+) -> Result<MemoryNeed, JobError> {
+    let training = in_main_memory(config, ModelSize::read(&policy.model_dir)?.training(work));
+    let Some(reference) = reference else { return Ok(training) };
+    // The base of the adapter that is trained is there already.
+    if work.adapter_rank.is_some() && *policy.model_digest() == reference.digest {
+        return Ok(training);
+    }
+    let reference = ModelSize::read(&reference.model_dir)?.reference(work);
+    Ok(with_reference(training, in_main_memory(config, reference)))
 }
 
 fn training_work(
@@ -202,15 +247,15 @@ fn scratch(ctx: &RunContext, policy: &PolicySource) -> Result<MemoryNeed, JobErr
     Ok(MemoryNeed { parts: part.into_iter().collect() })
 }
 
-/// Tokens of the largest pass of an update: at most the budget, or a sequence beyond it.
-async fn update_tokens(ctx: &RunContext, step: u64) -> Result<usize, JobError> {
-    let budget = ctx.config.update.micro_batch_tokens;
+/// Tokens of the largest pass of an update: at most the budget, or a sequence beyond it. `None` if its rollout is not there.
+async fn update_tokens(ctx: &RunContext, step: u64) -> Result<Option<usize>, JobError> {
     if ctx.store.latest(&ctx.run, "rollout", step).await?.is_none() {
-        return Ok(budget);
+        return Ok(None);
     }
     let sequences: Vec<SequenceRow> = ctx.output("rollout", step).await?.read_all().await?;
     let lengths = || sequences.iter().map(|row| row.token_ids.len());
-    Ok(lengths().sum::<usize>().min(budget.max(lengths().max().unwrap_or_default())))
+    let budget = ctx.config.update.micro_batch_tokens;
+    Ok(Some(lengths().sum::<usize>().min(budget.max(lengths().max().unwrap_or_default()))))
 }
 
 fn advice(section: &str, work: &TrainingWork) -> Vec<String> {
@@ -295,6 +340,8 @@ mod tests {
         let memory = StageMemory {
             stage: Stage::Update,
             need: MemoryNeed { parts: vec![("weights", 3_000_000_000), ("logits", 1_000_000_000)] },
+            least: None,
+            caveat: None,
             available: Some(4_000_000_000),
             advice: advice("update", &work),
             is_checked: true,
@@ -303,6 +350,23 @@ mod tests {
         assert_eq!(
             memory.to_string(),
             "  memory update needs 4.0 GB: weights 3.0 GB, logits 1.0 GB; available 4.0 GB"
+        );
+        // Of sequences that are not there yet, only what the shortest needs is refused.
+        let to_come = StageMemory {
+            least: Some(MemoryNeed { parts: vec![("weights", 3_000_000_000)] }),
+            available: Some(3_500_000_000),
+            caveat: Some("and so on".to_owned()),
+            ..memory.clone()
+        };
+        assert!(to_come.check().is_ok());
+        assert_eq!(
+            to_come.to_string(),
+            "  memory update needs at most 4.0 GB: weights 3.0 GB, logits 1.0 GB; available 3.5 GB; and so on"
+        );
+        let error = StageMemory { available: Some(2_900_000_000), ..to_come }.check().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "update needs more memory than the 2.9 GB that are available: 3.0 GB: weights 3.0 GB"
         );
         let less = StageMemory { available: Some(3_900_000_000), ..memory.clone() };
         let error = less.check().unwrap_err();

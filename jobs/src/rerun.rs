@@ -26,8 +26,7 @@ pub async fn rerun(ctx: &RunContext, stage: Stage, step: u64) -> Result<Comparis
     let elsewhere = Store::open(&dir.path().display().to_string())?;
     let spec = spec(stage);
     let mut request = PlanRequest::again(&spec, manifest);
-    request.query_texts = ctx.query_texts.clone();
-    request.query_texts.retain(|name, _| spec.queries.iter().any(|query| query.name == name));
+    request.query_texts = ctx.query_texts(&spec);
     let execution = Execution::new(&elsewhere, Plan::make(&elsewhere, request).await?);
     match stage {
         Stage::Sft => sft::execute(ctx, step, &sft::plan(ctx, step).await?, &elsewhere, &execution).await?,

@@ -244,6 +244,12 @@ impl ModelError {
                         .into(),
                 )
             }
+            Self::Read { path, source }
+                if source.kind() == std::io::ErrorKind::NotFound
+                    && path.extension().is_some_and(|extension| extension == "safetensors") =>
+            {
+                Some("put all weight files of the model into its folder: the index names the shards".into())
+            }
             Self::Malformed { kind: "safetensors", .. } => {
                 Some("the file may be cut off or a Git LFS pointer: download it again".into())
             }

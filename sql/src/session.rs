@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, ParamValues};
+use datafusion::dataframe::DataFrame;
 use datafusion::datasource::MemTable;
 use datafusion::execution::context::{SessionConfig, SessionContext};
 use envace_schemas::{Table, TableError};
@@ -48,6 +49,41 @@ impl QuerySession {
         params: &[Param],
         output: Table,
     ) -> Result<Vec<RecordBatch>, SqlError> {
+        let (target, frame) = self.planned(name, text, inputs, params, output).await?;
+        let schema = Arc::new(frame.schema().as_arrow().clone());
+        let batches = frame
+            .collect()
+            .await
+            .map_err(|source| SqlError::Execution { query: name.to_owned(), source: source.into() })?;
+        conform(target, &schema, &batches)
+    }
+
+    /// What [`run_query`](Self::run_query) says of a query before it has any rows: whether it can be run over the tables
+    /// `inputs` and makes the columns of `output`.
+    ///
+    /// # Errors
+    /// As there, but for what only rows show.
+    pub async fn check_query(
+        &self,
+        name: &str,
+        text: &str,
+        inputs: &[Table],
+        params: &[Param],
+        output: Table,
+    ) -> Result<(), SqlError> {
+        let inputs: Vec<_> = inputs.iter().map(|table| (*table, Vec::new())).collect();
+        self.planned(name, text, &inputs, params, output).await.map(|_| ())
+    }
+
+    /// The query over its inputs, not yet run. A wrong column is known from the plan alone, before the work.
+    async fn planned<'a>(
+        &self,
+        name: &'a str,
+        text: &str,
+        inputs: &[(Table, Vec<RecordBatch>)],
+        params: &[Param],
+        output: Table,
+    ) -> Result<(Target<'a>, DataFrame), SqlError> {
         let ctx = self.context(name, inputs)?;
         let names: Vec<String> = params.iter().map(|(name, _)| (*name).to_owned()).collect();
         let frame = plan(&ctx, name, text, Allowed::Select, &names).await?;
@@ -59,15 +95,9 @@ impl QuerySession {
             params: names,
             source: source.into(),
         })?;
-        let schema = Arc::new(frame.schema().as_arrow().clone());
         let target = Target { query: name, table: output };
-        // Before the work: a wrong column is known from the plan alone.
-        target.check(&schema)?;
-        let batches = frame
-            .collect()
-            .await
-            .map_err(|source| SqlError::Execution { query: name.to_owned(), source: source.into() })?;
-        conform(target, &schema, &batches)
+        target.check(frame.schema().as_arrow())?;
+        Ok((target, frame))
     }
 
     fn context(&self, name: &str, inputs: &[(Table, Vec<RecordBatch>)]) -> Result<SessionContext, SqlError> {

@@ -149,7 +149,7 @@ async fn what_is_put_is_the_whole_table_and_what_is_written_goes_where_nothing_i
     assert!(error.contains("leaves out 1 rows"), "{error}");
 
     let error = error_of(dir.path(), "verify --store STORE --run", &["nope"]).await.unwrap();
-    assert!(error.contains("no run in the store: nope"), "{error}");
+    assert!(error.contains("no run `nope` in the store"), "{error}");
     let folder = dir.path().join("out");
     let export = "checkpoint export --store STORE --run r --step 1";
     let shown = folder.display().to_string();

@@ -140,7 +140,7 @@ impl MergeArgs {
         source.check_weights(&ctx.store).await?;
         make_empty(&self.folder)?;
         merge_adapter(&source.dir, &self.folder)?;
-        eprintln!("checkpoint {}, merged, in {}", source.digest, self.folder.display());
+        eprintln!("adapter {} and its base, merged, in {}", source.digest, self.folder.display());
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,12 +1,13 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::ExitCode;
 
-use envace_pipeline::{CheckpointDigest, Lineage, PipelineError, Store, verify};
+use envace_pipeline::{Artifact, CheckpointDigest, Lineage, PipelineError, Store, verify};
 use envace_schemas::Table;
 use envace_sql::{Format, Lake, StoredOutput};
 
 use super::StoreArgs;
+use crate::context::refuse_unknown_run;
 use crate::error::JobError;
 use crate::show::show;
 
@@ -89,8 +90,8 @@ pub struct ShowArgs {
     #[arg(long, value_name = "N")]
     step: u64,
 
-    /// `rollout` or `evaluate`
-    #[arg(long, value_name = "STAGE", default_value = "rollout")]
+    /// Stage that made the trajectories
+    #[arg(long, value_name = "STAGE", default_value = "rollout", value_parser = ["rollout", "evaluate"])]
     stage: String,
 
     /// Task; left out, the trajectories of the step are listed
@@ -105,6 +106,7 @@ impl ShowArgs {
     /// Prints one trajectory, or the list of them.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let store = Store::open_existing(&self.store.store)?;
+        refuse_unknown_run(&store, &self.run).await?;
         let text =
             show(&store, &self.run, &self.stage, self.step, self.task_id.as_deref(), self.sample).await?;
         print_bytes(text.as_bytes())?;
@@ -118,7 +120,7 @@ pub struct LineageArgs {
     #[command(flatten)]
     store: StoreArgs,
 
-    /// Digest of a checkpoint
+    /// Digest of a checkpoint, or its first digits
     #[arg(long, value_name = "DIGEST", conflicts_with_all = ["run", "step", "stage"])]
     checkpoint: Option<String>,
 
@@ -140,12 +142,37 @@ impl LineageArgs {
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let store = Store::open_existing(&self.store.store)?;
         let lineage = match (&self.checkpoint, &self.run, self.step) {
-            (Some(digest), _, _) => Lineage::of_checkpoint(&store, &CheckpointDigest(digest.clone())).await?,
-            (None, Some(run), Some(step)) => Lineage::of_stage(&store, run, &self.stage, step).await?,
+            (Some(digest), _, _) => {
+                Lineage::of_checkpoint(&store, &whole_digest(&store, digest).await?).await?
+            }
+            (None, Some(run), Some(step)) => {
+                refuse_unknown_run(&store, run).await?;
+                Lineage::of_stage(&store, run, &self.stage, step).await?
+            }
             _ => anyhow::bail!("name a checkpoint, or a run and a step"),
         };
         print_bytes(format!("{lineage}\n").as_bytes())?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The digest that begins with `digits`, of a checkpoint that an output made.
+async fn whole_digest(store: &Store, digits: &str) -> anyhow::Result<CheckpointDigest> {
+    let manifests = store.manifests(None).await?;
+    let made = manifests.iter().flat_map(|manifest| manifest.artifacts.values());
+    let checkpoints: BTreeSet<&str> = made
+        .filter(|artifact| matches!(artifact, Artifact::Checkpoint { .. }))
+        .map(Artifact::digest)
+        .filter(|digest| digest.starts_with(digits))
+        .collect();
+    match checkpoints.into_iter().collect::<Vec<_>>()[..] {
+        [] => Err(PipelineError::NoCheckpoint { digest: digits.to_owned() }.into()),
+        [digest] => Ok(CheckpointDigest(digest.to_owned())),
+        ref several => Err(JobError::refused(
+            format!("{} checkpoints have a digest that begins with: {digits}", several.len()),
+            "give more of its digits",
+        )
+        .into()),
     }
 }
 
@@ -164,14 +191,10 @@ impl VerifyArgs {
     /// Exits with 0 if everything is as its manifest says, 1 if not.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let store = Store::open_existing(&self.store.store)?;
-        let report = verify(&store, self.run.as_deref()).await?;
-        if let (Some(run), 0) = (&self.run, report.n_manifests) {
-            return Err(JobError::missing(
-                format!("there is no run in the store: {run}"),
-                "`envace-jobs verify` without `--run` checks everything",
-            )
-            .into());
+        if let Some(run) = &self.run {
+            refuse_unknown_run(&store, run).await?;
         }
+        let report = verify(&store, self.run.as_deref()).await?;
         print_line(&report)?;
         Ok(if report.is_valid() { ExitCode::SUCCESS } else { ExitCode::from(1) })
     }

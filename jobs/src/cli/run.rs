@@ -1,12 +1,12 @@
+use std::ops::Range;
 use std::process::ExitCode;
 
 use super::RunArgs;
 use super::inspect::print_line;
 use super::stage::{QueryArgs, report};
 use crate::context::RunContext;
-use crate::drive::{Stage, drive, with_remake};
-use crate::memory::{StageMemory, stage_memory};
-use crate::trainable::{refuse_another_kind, refuse_untrainable};
+use crate::drive::{Stage, drive, refuse_impossible_steps, stages, with_remake};
+use crate::memory::stage_memory;
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -18,7 +18,8 @@ pub struct DriveArgs {
     #[arg(long, value_name = "N")]
     steps: u64,
 
-    /// Print what the next stage would read and make, and write no table
+    /// Print what the first stage that is not there would read and make, and what its step needs of memory; write no table
+    /// (a model that is new to the store is copied there)
     #[arg(long)]
     dry_run: bool,
 
@@ -38,7 +39,7 @@ impl DriveArgs {
     /// Exits with 0 when all steps are there.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let mut ctx = self.run.open().await?;
-        self.query.apply(&mut ctx)?;
+        self.query.apply(&mut ctx).await?;
         let steps = self.from_step..self.steps;
         let last = self.from_step.max(self.remake_from.unwrap_or(0));
         if last > self.steps {
@@ -53,38 +54,29 @@ impl DriveArgs {
     }
 }
 
-/// Prints the plans up to and including the first stage that is not there.
+/// Prints the plans up to and including the first stage that is not there, and what each stage of its step needs of memory;
+/// refuses what a run would refuse before it begins.
 async fn next_plan(
     ctx: &RunContext,
-    steps: std::ops::Range<u64>,
+    steps: Range<u64>,
     remake_from: Option<u64>,
 ) -> anyhow::Result<ExitCode> {
-    for step in steps {
-        for stage in Stage::STEP {
-            let plan = async |ctx: &RunContext| stage.plan(ctx, step).await;
-            let plan = with_remake(ctx, step, remake_from, plan).await?;
-            print_line(&plan)?;
-            if plan.reused().is_none() {
-                print_line(&crate::estimate::estimate(ctx, stage, step).await?)?;
-                refuse_untrainable(ctx, Stage::Update, step).await?;
-                refuse_another_kind(ctx, step).await?;
-                return all_memory(ctx, step).await;
+    for (step, stage) in stages(ctx, steps.clone()) {
+        let plan = async |ctx: &RunContext| stage.plan(ctx, step).await;
+        let plan = with_remake(ctx, step, remake_from, plan).await?;
+        print_line(&plan)?;
+        if plan.reused().is_none() {
+            print_line(&crate::estimate::estimate(ctx, stage, step).await?)?;
+            let evaluation = (ctx.config.evaluate.every > 0).then_some(Stage::Evaluate);
+            let of_step = if step < steps.end { Stage::STEP.as_slice() } else { &[] };
+            for stage in of_step.iter().copied().chain(evaluation) {
+                if let Some(memory) = stage_memory(ctx, stage, step).await? {
+                    print_line(&memory)?;
+                }
             }
+            break;
         }
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Prints what each stage of a step needs of memory, and refuses what cannot fit.
-async fn all_memory(ctx: &RunContext, step: u64) -> anyhow::Result<ExitCode> {
-    let evaluation = (ctx.config.evaluate.every > 0).then_some(Stage::Evaluate);
-    let mut all = Vec::new();
-    for stage in Stage::STEP.into_iter().chain(evaluation) {
-        all.extend(stage_memory(ctx, stage, step).await?);
-    }
-    for memory in &all {
-        print_line(memory)?;
-    }
-    all.iter().try_for_each(StageMemory::check)?;
+    refuse_impossible_steps(ctx, &steps, remake_from).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,8 @@ use envace_schemas::Table;
 
 use super::RunArgs;
 use super::inspect::{print_bytes, print_line};
-use crate::context::{RunContext, StageOutcome};
+use crate::advantage;
+use crate::context::{GivenQuery, RunContext, StageOutcome};
 use crate::drive::Stage;
 use crate::memory::stage_memory;
 use crate::rerun::rerun;
@@ -51,11 +52,12 @@ pub struct QueryArgs {
 }
 
 impl QueryArgs {
-    /// Has `ctx` run the query of the file, if one is given.
-    pub fn apply(&self, ctx: &mut RunContext) -> anyhow::Result<()> {
+    /// Has `ctx` run the query of the file, if one is given and can be run.
+    pub async fn apply(&self, ctx: &mut RunContext) -> anyhow::Result<()> {
         if let Some(path) = &self.sql {
-            let name = envace_sql::queries::ADVANTAGES.name.to_owned();
-            ctx.query_texts.insert(name, fs_err::read_to_string(path)?);
+            let given = GivenQuery { name: path.display().to_string(), text: fs_err::read_to_string(path)? };
+            ctx.given_queries.insert(envace_sql::queries::ADVANTAGES.name, given);
+            advantage::check_query(ctx).await?;
         }
         Ok(())
     }
@@ -85,7 +87,7 @@ impl AdvantageArgs {
         }
         let mut ctx = self.stage.run.open().await?;
         ctx.new_attempt = self.stage.new_attempt;
-        self.query.apply(&mut ctx)?;
+        self.query.apply(&mut ctx).await?;
         run_stage(&ctx, Which::Advantage, self.stage.step, self.stage.dry_run).await
     }
 }
@@ -161,7 +163,7 @@ impl RerunArgs {
     /// Exits with 0 if the stage came out the same, 1 if it did not.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let mut ctx = self.run.open().await?;
-        self.query.apply(&mut ctx)?;
+        self.query.apply(&mut ctx).await?;
         if !self.check {
             return run_stage(&ctx, self.stage, self.step, true).await;
         }

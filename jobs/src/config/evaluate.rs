@@ -7,7 +7,8 @@ use crate::rollout::Environment;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EvaluateConfig {
-    /// Evaluate before the first step and after every this many steps; 0 never. Default: 0.
+    /// Evaluate before the first step, after every this many steps, and after the last that `run` is asked for; 0 never.
+    /// Default: 0.
     pub every: u32,
     /// Splits of the task set. Default: `held_out`.
     pub splits: Vec<String>,

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::{RunContext, import_model};
 use crate::error::JobError;
 use crate::policy_assets;
+use crate::rollout::episode::Wording;
 
 /// Name of the weights among the artifacts of a stage.
 pub const CHECKPOINT: &str = "checkpoint";
@@ -136,6 +137,12 @@ impl RunContext {
     /// What a checkpoint's name stands for: see [`crate::config::PolicyConfig::checkpoint`].
     async fn resolve(&self, name: &str, key: &str) -> Result<(CheckpointDigest, InputRef), JobError> {
         if name.is_empty() || name == "bundled" {
+            if self.config.rollout.episode.rehearsal.wording != Wording::Compact {
+                tracing::warn!(
+                    "the bundled policy knows only the short rehearsal prompts that it was taught with: begin from the values of \
+                     `jobs/assets/quickstart.toml`, or name a model of your own as `{key}`"
+                );
+            }
             let dir = policy_assets::unpack()?;
             return self.import(dir.path(), "bundled policy").await;
         }

@@ -11,6 +11,7 @@ use envace_schemas::Table;
 use envace_schemas::tables::{SequenceRow, TimingRow};
 use serde_json::json;
 
+use super::prompt_tools::warn_of_unseen_tools;
 use super::scheduler::{EngineCounts, Engines, PartWork, play};
 use super::trajectory::{Settings, TrajectoryRows, Voice};
 use crate::config::{Config, HistoryMode, SamplingConfig};
@@ -114,6 +115,7 @@ pub async fn execute(
     let config = &ctx.config.rollout;
     let policies = (&rollout.source, rollout.rehearsal.as_ref());
     let (actor, rehearsal, engines) = voices(&ctx.config, policies, (&config.actor, &config.rehearsal))?;
+    warn_of_unseen_tools(&actor.format, config, rollout.tasks())?;
     let settings = Arc::new(Settings {
         seed: ctx.config.seed,
         purpose: "train",

@@ -10,7 +10,7 @@ use envace_sql::{QuerySession, check_covered, queries};
 
 use super::{GradeOptions, Grader};
 use crate::config::ScoreConfig;
-use crate::context::{RunContext, StageOutcome, section};
+use crate::context::{GivenQuery, RunContext, StageOutcome, section};
 use crate::error::JobError;
 use crate::rollout::episode::Role;
 use crate::task::Task;
@@ -95,7 +95,10 @@ async fn check_graded(execution: &Execution, allowed: f64) -> Result<(), JobErro
     Err(JobError::refused(
         format!("{n_ungraded} of {n_rewards} trajectories are ungraded ({})", reasons.join(", ")),
         format!(
-            "`score.max_ungraded_share` allows {allowed}; see `verdicts` of a smaller step for the reasons"
+            "`score.max_ungraded_share` allows {allowed}; `envace-jobs show --run {} --step {}` lists the trajectories, and \
+             prints one with how it ended and why",
+            execution.id().run,
+            execution.id().step
         ),
     ))
 }
@@ -147,10 +150,10 @@ pub async fn rewards(
     verdicts: &[VerdictRow],
 ) -> Result<Vec<RewardRow>, JobError> {
     let inputs = [(Table::Trajectories, batches_of(trajectories)?), (Table::Verdicts, batches_of(verdicts)?)];
-    let query = ctx.query(queries::REWARDS);
+    let GivenQuery { name, text } = ctx.query(queries::REWARDS);
     let batches = QuerySession::default()
-        .run_query(queries::REWARDS.name, &query, &inputs, &config.params().to_params(), Table::Rewards)
+        .run_query(&name, &text, &inputs, &config.params().to_params(), Table::Rewards)
         .await?;
-    check_covered(queries::REWARDS.name, (Table::Rewards, &batches), (inputs[0].0, &inputs[0].1))?;
+    check_covered(&name, (Table::Rewards, &batches), (inputs[0].0, &inputs[0].1))?;
     Ok(rows_of(&batches)?)
 }

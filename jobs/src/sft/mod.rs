@@ -24,7 +24,7 @@ use crate::drive::Stage;
 use crate::error::JobError;
 use crate::memory::refuse_too_large;
 use crate::progress::Progress;
-use crate::rollout::prompt_tools::with_tools_in_prompt;
+use crate::rollout::prompt_tools::{actor_prompt, warn_of_unseen_tools};
 use crate::rollout::rehearsal_examples::rehearsal_examples;
 use crate::task::Task;
 use crate::task_order::drawn;
@@ -176,6 +176,9 @@ fn train(
 ) -> Result<(Trainer, Vec<SftLossRow>, f64), JobError> {
     let sft = &config.sft;
     let lessons = Lessons::new(config, step, &source.model_dir, tasks)?;
+    if sft.roles.contains(&TrainRole::Actor) {
+        warn_of_unseen_tools(&lessons.format, &config.rollout, tasks.iter().map(Arc::as_ref))?;
+    }
     let options = TrainerOptions { device, scratch, ..trainer_options(&sft.adamw, sft.recompute_layers) };
     let mut trainer = load_trainer(source, config.lora.as_ref(), config.seed, options)?;
     let limit = lessons.limit;
@@ -278,11 +281,7 @@ fn demonstrations(
     let rollout = &config.rollout;
     let (mut all, mut n_left_out) = (Vec::new(), 0);
     if config.sft.roles.contains(&TrainRole::Actor) {
-        let in_prompt = rollout.tools_in_prompt;
-        let messages =
-            if in_prompt { with_tools_in_prompt(transcript, &task.tools) } else { transcript.clone() };
-        let tools = if in_prompt { Vec::new() } else { task.tools.clone() };
-        let options = PromptOptions { tools, enable_thinking: rollout.thinking, ..PromptOptions::default() };
+        let (messages, options) = actor_prompt(rollout, transcript, &task.tools);
         let (sequences, n_messages) = actor_demonstrations(format, &options, &messages)?;
         n_left_out += n_messages;
         all.extend(sequences.into_iter().map(|sequence| (TrainRole::Actor, sequence)));

@@ -101,6 +101,12 @@ impl ModelSize {
         product(&[n_tokens.div_ceil(KvCache::BLOCK_LEN), KvCache::block_bytes(&self.config)])
     }
 
+    /// Tokens whose keys and values have room in so many bytes.
+    pub fn kv_tokens(&self, n_bytes: u64) -> usize {
+        let n_blocks = n_bytes / KvCache::block_bytes(&self.config).max(1) as u64;
+        usize::try_from(n_blocks).unwrap_or(usize::MAX).saturating_mul(KvCache::BLOCK_LEN)
+    }
+
     /// What an engine with a model of its own holds.
     ///
     /// - weights: those of matrices in 2 bytes where they are stored as `bf16`, else 4;

@@ -133,7 +133,9 @@ row! {
         entropy_nats: Option<f64>,
         /// Share of trained tokens whose ratio was clipped. NULL: the role has none.
         clip_share: Option<f64>,
-        /// Mean of `policy_logprob - sampling_logprob`, nats, before the update. NULL: the role has no token.
+        /// Mean of `policy_logprob - sampling_logprob`, nats, as this optimizer application finds the policy: in the first one
+        /// of a step (epoch 0, minibatch 0) the difference between sampler and trainer, later also what the applications
+        /// before it have changed. NULL: the role has no token.
         mismatch_mean_nats: Option<f64>,
         /// Largest absolute value of the same. NULL: the role has no token.
         mismatch_max_nats: Option<f64>,
