@@ -2,6 +2,7 @@
 
 use datafusion::scalar::ScalarValue;
 use envace_schemas::Decimal;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A parameter of a query: its name without the dollar sign, and its value.
@@ -10,7 +11,7 @@ pub type Param = (&'static str, ScalarValue);
 macro_rules! choice {
     ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
         pub enum $name {
             $($(#[$variant_meta])* #[serde(rename = $text)] $variant,)*
         }
@@ -106,7 +107,7 @@ choice! {
 }
 
 /// Parameters of [`queries::REWARDS`](crate::queries::REWARDS).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardParams {
     /// What happens to an item that could not be graded.
@@ -126,7 +127,7 @@ impl RewardParams {
 }
 
 /// Parameters of [`queries::ADVANTAGES`](crate::queries::ADVANTAGES).
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdvantageParams {
     /// What has one vote in a baseline.
@@ -144,8 +145,10 @@ pub struct AdvantageParams {
     /// The rule for rehearsal output that broke its format.
     pub malfunction: MalfunctionRule,
     /// Its reward under the rule `reward`.
+    #[schemars(with = "String")]
     pub malfunction_reward: Decimal,
     /// Taken from the reward of a generation without visible text.
+    #[schemars(with = "String")]
     pub blank_penalty: Decimal,
 }
 

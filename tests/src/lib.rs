@@ -2,5 +2,6 @@
 //!
 //! This library holds what several test modules need; the tests are in `tests/main.rs`.
 
+pub mod config_page;
 pub mod repository;
 pub mod tables_page;

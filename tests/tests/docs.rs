@@ -1,21 +1,23 @@
 //! Pages made from declarations, and the words and commands of the pages written by hand.
 
+use envace_jobs::config::keys::keys;
 use envace_jobs::tasks::{self, Format, ImportOptions};
-use envace_tests::{repository, tables_page};
+use envace_tests::{config_page, repository, tables_page};
 
 #[test]
-fn the_page_of_tables_is_fresh() {
-    let path = repository::root().join(tables_page::NAME);
-    let fresh = tables_page::render();
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        fs_err::write(&path, &fresh).unwrap();
+fn the_pages_made_from_declarations_are_fresh() {
+    let of_config = config_page::render(&keys().unwrap());
+    for (name, fresh) in [(tables_page::NAME, tables_page::render()), (config_page::NAME, of_config)] {
+        let path = repository::root().join(name);
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            fs_err::write(&path, &fresh).unwrap();
+        }
+        let stored = fs_err::read_to_string(&path).unwrap_or_default();
+        assert!(
+            stored == fresh,
+            "`{name}` is stale; write it anew: UPDATE_DOCS=1 cargo test -p envace-tests"
+        );
     }
-    let stored = fs_err::read_to_string(&path).unwrap_or_default();
-    assert!(
-        stored == fresh,
-        "`{}` is stale; write it anew: UPDATE_DOCS=1 cargo test -p envace-tests",
-        tables_page::NAME
-    );
 }
 
 #[test]

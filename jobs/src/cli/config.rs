@@ -2,6 +2,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::inspect::print_bytes;
+use crate::config::keys::keys;
 use crate::config::{Config, Preset};
 
 /// Arguments of `config`.
@@ -23,7 +24,25 @@ impl ConfigArgs {
             Some(path) => Config::read(&path)?,
             None => self.preset.unwrap_or_default().config(),
         };
-        print_bytes(config.to_toml()?.as_bytes())?;
+        let text = config.to_toml()?;
+        print_bytes(text.as_bytes())?;
+        print_bytes(left_out(&config)?.as_bytes())?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The keys that have no value, as comments.
+fn left_out(config: &Config) -> anyhow::Result<String> {
+    let values = toml::Table::try_from(config)?;
+    let is_given = |name: &str| {
+        let mut parts = name.split('.');
+        let first = parts.next().and_then(|part| values.get(part));
+        parts.fold(first, |value, part| value.and_then(|value| value.get(part))).is_some()
+    };
+    let lines = keys()?.into_iter().filter(|key| !is_given(&key.name)).map(|key| {
+        let value = key.default.map_or_else(String::new, |default| format!(" = {default}"));
+        format!("# {}{value}: {}\n", key.name, key.meaning)
+    });
+    let lines: String = lines.collect();
+    Ok(if lines.is_empty() { lines } else { format!("\n# Left out:\n{lines}") })
 }

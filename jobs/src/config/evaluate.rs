@@ -1,10 +1,11 @@
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, SamplingConfig, require};
 use crate::rollout::Environment;
 
 /// Evaluation during `run`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EvaluateConfig {
     /// Evaluate before the first step, after every this many steps, and after the last that `run` is asked for; 0 never.

@@ -1,12 +1,13 @@
 use bytesize::ByteSize;
 use envace_model::{Device, DeviceName, ModelError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, require};
 
 /// What must not change a result: in no stage key. Where it is computed can change last bits; that is in the key as the
 /// arithmetic fingerprint, with the kind of processor.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecutionConfig {
     /// Where models compute: "cpu", or "cuda:N" for an NVIDIA GPU, counted from 0, with a program that was built with the
@@ -20,6 +21,7 @@ pub struct ExecutionConfig {
     pub kv_memory: String,
     /// A setting of earlier versions, in the stored configurations of their runs. It has no effect.
     #[serde(skip_serializing, deserialize_with = "ignored")]
+    #[schemars(skip)]
     pub kv_tokens: (),
     /// Where training keeps gradients and the optimizer's state between uses. Default: `memory`.
     pub optimizer_state: StatePlace,
@@ -32,7 +34,7 @@ pub struct ExecutionConfig {
 }
 
 /// Where training keeps what is needed once a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StatePlace {
     /// In memory.

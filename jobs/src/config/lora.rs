@@ -1,10 +1,11 @@
 use envace_model::TARGET_MODULES;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, require};
 
 /// Training of a low-rank adapter in place of the weights. Without this section all weights are trained.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoraConfig {
     /// Rank of what is added to a matrix. Default: 16.

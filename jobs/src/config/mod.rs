@@ -6,6 +6,7 @@
 mod advantage;
 mod evaluate;
 mod execution;
+pub mod keys;
 mod lora;
 mod policy;
 mod preset;
@@ -16,6 +17,7 @@ mod update;
 
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table as TomlTable;
 
@@ -33,7 +35,7 @@ pub use update::{
 };
 
 /// Everything a run is configured by.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The values the file starts from: `default`, or `paper` for those of the reference run.

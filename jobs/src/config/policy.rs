@@ -1,7 +1,8 @@
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The initial policy.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PolicyConfig {
     /// A model folder in Hugging Face layout, or an adapter's folder in that of PEFT, a whole checkpoint digest of the store, `run:NAME` for the newest
@@ -11,7 +12,7 @@ pub struct PolicyConfig {
 }
 
 /// What differs between the roles.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolesConfig {
     /// The rehearsal role.
@@ -19,7 +20,7 @@ pub struct RolesConfig {
 }
 
 /// One role's own settings.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RoleConfig {
     /// Frozen weights for this role, named as `policy.checkpoint` names them. Left out: the shared weights.

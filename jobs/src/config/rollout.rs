@@ -1,10 +1,11 @@
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, require};
 use crate::rollout::EpisodeOptions;
 
 /// The tasks a step draws.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TasksConfig {
     /// Name of the task set in the store. Default: `world`.
@@ -36,7 +37,7 @@ impl TasksConfig {
 }
 
 /// How trajectories are sampled.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolloutConfig {
     /// Trajectories of each task. Default: 8.
@@ -60,7 +61,7 @@ pub struct RolloutConfig {
 }
 
 /// What happens where the chat template rewrites history, as Qwen3's drops the thinking of earlier user turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HistoryMode {
     /// A new sequence starts there: what the model will meet when it is served.
@@ -70,7 +71,7 @@ pub enum HistoryMode {
 }
 
 /// How one role is sampled.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingConfig {
     /// Temperature; 0 is greedy. Default: 1.

@@ -1,11 +1,12 @@
 use envace_sql::{OnRehearsalFailed, OnUngraded, RewardParams};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, require};
 use crate::score::{GradeOptions, PartialUserTurn};
 
 /// How verdicts become rewards.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScoreConfig {
     /// What a reward does when an item could not be graded. Default: `null`, the trajectory is ungraded.

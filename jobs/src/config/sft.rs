@@ -1,9 +1,10 @@
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{AdamWConfig, ConfigError, ScheduleConfig, TrainRole, require};
 
 /// Supervised training on recorded dialogues: a cold start that small models need.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SftConfig {
     /// Split to train on. Default: `train`.

@@ -1,9 +1,10 @@
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, require};
 
 /// How advantages become new weights.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct UpdateConfig {
     /// Roles whose generations are trained on. Default: both.
@@ -38,7 +39,9 @@ pub struct UpdateConfig {
 }
 
 /// A role that an update trains.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainRole {
     /// The role that calls tools.
@@ -58,7 +61,7 @@ impl TrainRole {
 }
 
 /// What counts once in the loss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Aggregation {
     /// Each token.
@@ -70,7 +73,7 @@ pub enum Aggregation {
 }
 
 /// Divergence from a frozen reference.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct KlConfig {
     /// Weight in the loss; 0 loads no reference. Default: 0.
@@ -83,7 +86,7 @@ pub struct KlConfig {
 }
 
 /// Estimator of the divergence from the reference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KlEstimator {
     /// The log ratio.
@@ -95,7 +98,7 @@ pub enum KlEstimator {
 }
 
 /// How the learning rate changes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScheduleConfig {
     /// Optimizer applications over which it rises from 0. Default: 0.
@@ -109,7 +112,7 @@ pub struct ScheduleConfig {
 }
 
 /// What the learning rate does after warm-up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ScheduleKind {
     /// Stays.
@@ -119,7 +122,7 @@ pub enum ScheduleKind {
 }
 
 /// The optimizer's constants.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdamWConfig {
     /// Decay of the first moment. Default: 0.9.

@@ -1,11 +1,12 @@
 //! What an episode may be told to do otherwise.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::rollout::parse_calls::ParseMode;
 
 /// How episodes are played. Each field states its default; [`EpisodeOptions::paper`] is the reference run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EpisodeOptions {
     /// What answers calls. Default: `rehearsal`.
@@ -49,7 +50,7 @@ pub struct EpisodeOptions {
 }
 
 /// What answers calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Environment {
     /// The policy, in the rehearsal role.
@@ -73,7 +74,7 @@ impl Environment {
 }
 
 /// Where a cap is looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CapCheck {
     /// At every actor output, so that an actor looping on calls is stopped.
@@ -84,7 +85,7 @@ pub enum CapCheck {
 }
 
 /// What must be left of the longest sequence for the actor to be asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputRoom {
     /// One token: an output is cut where the sequence is full.
@@ -95,7 +96,7 @@ pub enum OutputRoom {
 }
 
 /// What becomes of an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorPolicy {
     /// The actor reads it and goes on.
@@ -106,7 +107,7 @@ pub enum ErrorPolicy {
 }
 
 /// What happens when no rehearsal output keeps its format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MalfunctionPolicy {
     /// The trajectory ends, and the actor is not to blame.
@@ -117,7 +118,7 @@ pub enum MalfunctionPolicy {
 }
 
 /// When user turns are graded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Gate {
     /// After the rollout: it plays on, and scoring drops what follows a failed required item.
@@ -128,7 +129,7 @@ pub enum Gate {
 }
 
 /// Calls that are answered without the environment. All are off by default.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GuardOptions {
     /// Whether a call to an unlisted tool gets `TOOL_NOT_AVAILABLE`. Default: false.
@@ -141,7 +142,7 @@ pub struct GuardOptions {
 }
 
 /// What the rehearsal role is shown.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RehearsalOptions {
     /// Length of the wording. Default: `full`.
@@ -169,7 +170,7 @@ pub struct RehearsalOptions {
 }
 
 /// Length of the rehearsal prompt's wording.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Wording {
     /// Sections with headings and rules: for models that follow instructions.
@@ -180,7 +181,7 @@ pub enum Wording {
 }
 
 /// Which tools the rehearsal role is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Whitelist {
     /// All schemas of the task.
@@ -193,7 +194,7 @@ pub enum Whitelist {
 }
 
 /// Which recorded calls the rehearsal role is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FewShot {
     /// Those up to and including the current user turn.
@@ -206,7 +207,7 @@ pub enum FewShot {
 }
 
 /// What is done with a rehearsal prompt that is too long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Overflow {
     /// Recorded calls and the oldest messages are left out.

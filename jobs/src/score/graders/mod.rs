@@ -11,6 +11,7 @@ mod values;
 mod tests;
 
 use envace_schemas::tables::{MessageRow, TrajectoryRow, VerdictRow};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::expected::{Expectation, Ledger};
@@ -24,7 +25,7 @@ use crate::task::Task;
 const NOT_ITS_FAULT: &[&str] = &["rehearsal_failed", "aborted"];
 
 /// How verifiable graders treat what is not clear-cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GradeOptions {
     /// What becomes of an item that rests on a response of a shape the task does not foresee. Default:
@@ -36,7 +37,7 @@ pub struct GradeOptions {
 
 /// What becomes of an item that rests on a response whose shape the task does not foresee, such as an error
 /// where a value was to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unforeseen {
     /// It is ungraded: who only copies values is not to blame for there being none.
@@ -47,7 +48,7 @@ pub enum Unforeseen {
 }
 
 /// What becomes of the items of a user turn that ended before its final reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PartialUserTurn {
     /// They are graded as far as it went.

@@ -1,0 +1,142 @@
+//! Every key of a configuration and what it means, from the declarations.
+
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value};
+
+use super::{Config, ConfigError, LoraConfig, Preset};
+
+/// A key of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    /// Its name, dotted.
+    pub name: String,
+    /// What it means, from the documentation of its declaration.
+    pub meaning: String,
+    /// What it may be, where that is one of some words.
+    pub choices: Vec<Choice>,
+    /// Its default as TOML; `None` if it has no value unless it is given one.
+    pub default: Option<String>,
+    /// Its value in [`Preset::Paper`], where that is another.
+    pub paper: Option<String>,
+}
+
+/// A word that a key may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The word.
+    pub word: String,
+    /// What it means.
+    pub meaning: String,
+}
+
+/// All keys, in the order of their declarations. Those of `[lora]`, which is absent by default, have the defaults that they
+/// have once it is there.
+///
+/// # Errors
+/// [`ConfigError::Write`] if a default has no TOML form.
+pub fn keys() -> Result<Vec<Key>, ConfigError> {
+    let schema = SchemaSettings::draft2020_12()
+        .with(|settings| settings.inline_subschemas = true)
+        .into_generator()
+        .into_root_schema_for::<Config>();
+    let with_lora = |preset: Preset| {
+        toml::Table::try_from(Config { lora: Some(LoraConfig::default()), ..preset.config() })
+    };
+    let values = [with_lora(Preset::Default)?, with_lora(Preset::Paper)?];
+    let mut keys = Vec::new();
+    if let Some(fields) = schema.as_object().and_then(fields) {
+        collect("", fields, [Some(&values[0]), Some(&values[1])], &mut keys);
+    }
+    Ok(keys)
+}
+
+fn fields(schema: &Map<String, Value>) -> Option<&Map<String, Value>> {
+    schema.get("properties")?.as_object()
+}
+
+/// What an optional field's schema says of the value that is there.
+fn present(schema: &Map<String, Value>) -> &Map<String, Value> {
+    let options = schema.get("anyOf").and_then(Value::as_array);
+    let of_value = options.and_then(|options| {
+        options.iter().filter_map(Value::as_object).find(|option| option.get("type") != Some(&"null".into()))
+    });
+    of_value.unwrap_or(schema)
+}
+
+fn collect(
+    above: &str,
+    fields_of: &Map<String, Value>,
+    values: [Option<&toml::Table>; 2],
+    keys: &mut Vec<Key>,
+) {
+    for (field, schema) in fields_of {
+        let Some(schema) = schema.as_object() else { continue };
+        let name = if above.is_empty() { field.clone() } else { format!("{above}.{field}") };
+        let values = values.map(|table| table.and_then(|table| table.get(field)));
+        if let Some(inner) = fields(present(schema)) {
+            collect(&name, inner, values.map(|value| value.and_then(toml::Value::as_table)), keys);
+            continue;
+        }
+        let [default, paper] = values.map(|value| value.map(ToString::to_string));
+        let paper = paper.filter(|paper| Some(paper) != default.as_ref());
+        keys.push(Key { name, meaning: meaning(schema), choices: choices(schema), default, paper });
+    }
+}
+
+fn meaning(schema: &Map<String, Value>) -> String {
+    let text = schema.get("description").and_then(Value::as_str).unwrap_or_default();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The words of an enumeration, or of a list of one.
+fn choices(schema: &Map<String, Value>) -> Vec<Choice> {
+    let of_items = schema.get("items").and_then(Value::as_object);
+    let schema = present(of_items.unwrap_or(schema));
+    let of_some = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
+    let described = of_some.filter_map(Value::as_object).filter_map(|one| {
+        Some(Choice { word: one.get("const")?.as_str()?.to_owned(), meaning: meaning(one) })
+    });
+    described.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_of_a_configuration_is_there_with_what_it_means() {
+        let keys = keys().unwrap();
+        // Whatever is in the effective configuration is a key, and the other way round.
+        fn leaves(above: &str, table: &toml::Table, names: &mut Vec<String>) {
+            for (field, value) in table {
+                let name = if above.is_empty() { field.clone() } else { format!("{above}.{field}") };
+                match value {
+                    toml::Value::Table(inner) => leaves(&name, inner, names),
+                    _ => names.push(name),
+                }
+            }
+        }
+        let mut names = Vec::new();
+        let config = Config { lora: Some(LoraConfig::default()), ..Config::default() };
+        leaves("", &toml::Table::try_from(config).unwrap(), &mut names);
+        let with_value: Vec<&str> =
+            keys.iter().filter(|key| key.default.is_some()).map(|key| key.name.as_str()).collect();
+        assert_eq!(with_value, names);
+        let without: Vec<&str> =
+            keys.iter().filter(|key| key.default.is_none()).map(|key| key.name.as_str()).collect();
+        assert_eq!(without, ["roles.rehearsal.checkpoint", "rollout.thinking"]);
+        for key in &keys {
+            assert!(!key.meaning.is_empty(), "`{}` has no meaning", key.name);
+        }
+        let key = |name: &str| keys.iter().find(|key| key.name == name).unwrap();
+        let preset = key("preset");
+        assert_eq!(
+            preset.choices.iter().map(|one| one.word.as_str()).collect::<Vec<_>>(),
+            ["default", "paper"]
+        );
+        assert_eq!(preset.default.as_deref(), Some("\"default\""));
+        assert_eq!(preset.paper.as_deref(), Some("\"paper\""));
+        assert_eq!(key("update.kl.roles").choices[0].word, "actor");
+        assert_eq!(key("evaluate.every").paper.as_deref(), Some("10"));
+    }
+}
