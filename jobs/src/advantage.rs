@@ -1,5 +1,7 @@
 //! The `advantage` stage: turns rewards into group-relative advantages, by a query.
 
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::Float64Type;
 use envace_pipeline::{Execution, InputRef, Plan, StageOutput, StageSpec};
 use envace_schemas::Table;
 use envace_sql::{QuerySession, check_covered, queries};
@@ -70,7 +72,9 @@ pub async fn check_query(ctx: &RunContext) -> Result<(), JobError> {
 pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -> Result<(), JobError> {
     let params = ctx.config.advantage.to_params();
     let GivenQuery { name, text } = ctx.query(queries::ADVANTAGES);
-    for part in execution.missing_parts().await? {
+    let (missing, mut has_signal) = (execution.missing_parts().await?, false);
+    let is_whole = missing.len() == execution.n_parts() as usize;
+    for part in missing {
         let tables = [
             (Table::Generations, inputs.rollout.read_batches(Table::Generations, part).await?),
             (Table::Rewards, inputs.score.read_batches(Table::Rewards, part).await?),
@@ -78,9 +82,48 @@ pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -
         let batches =
             QuerySession::default().run_query(&name, &text, &tables, &params, Table::Advantages).await?;
         let generations = &tables[0];
+        has_signal |= batches.iter().any(has_other_than_0);
         check_covered(&name, (Table::Advantages, &batches), (generations.0, &generations.1))?;
         execution.write_batches(Table::Advantages, part, &batches).await?;
         execution.finish_part(part).await?;
     }
+    if is_whole && !has_signal {
+        tracing::warn!(
+            step = execution.id().step,
+            "no advantage is other than 0, so that an update learns nothing from this step: the trajectories of each group have \
+             one reward, or none"
+        );
+    }
     Ok(())
+}
+
+fn has_other_than_0(batch: &RecordBatch) -> bool {
+    let values =
+        batch.column_by_name("advantage").and_then(|column| column.as_primitive_opt::<Float64Type>());
+    values.is_some_and(|values| values.iter().flatten().any(|value| value != 0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Float64Array};
+
+    use super::*;
+
+    #[test]
+    fn a_step_without_a_signal_is_known_by_its_advantages() {
+        let batch = |values: Vec<Option<f64>>| {
+            let column: ArrayRef = Arc::new(Float64Array::from(values));
+            RecordBatch::try_from_iter([("advantage", column)]).unwrap()
+        };
+        assert!(!has_other_than_0(&batch(vec![Some(0.0), None, Some(-0.0)])));
+        assert!(has_other_than_0(&batch(vec![None, Some(-1e-9)])));
+        assert!(!has_other_than_0(&batch(Vec::new())));
+        // The column has that type and name in the table.
+        assert_eq!(
+            Table::Advantages.schema().field_with_name("advantage").unwrap().data_type(),
+            &arrow::datatypes::DataType::Float64
+        );
+    }
 }
