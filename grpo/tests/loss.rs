@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use envace_grpo::loss::{
-    Aggregation, Clip, KlEstimator, LossError, LossParts, Objective, Span, Tokens, Totals, sequence_loss,
+    Aggregation, Clip, Correction, KlEstimator, Level, Limit, LossError, LossParts, Objective, PolicyLoss,
+    Span, Tokens, Totals, sequence_loss,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -13,6 +14,7 @@ use serde_json::Value;
 struct Sequence {
     policy: Vec<f32>,
     sampling: Vec<f32>,
+    old: Option<Vec<f32>>,
     reference: Option<Vec<f32>>,
     spans: Vec<Span>,
 }
@@ -22,6 +24,7 @@ impl Sequence {
         Tokens {
             policy_logprobs: &self.policy,
             sampling_logprobs: &self.sampling,
+            old_logprobs: self.old.as_deref(),
             ref_logprobs: self.reference.as_deref(),
             entropies: None,
             spans: &self.spans,
@@ -49,7 +52,8 @@ fn loss_of(sequences: &[Sequence], objective: &Objective, totals: &Totals) -> (L
 }
 
 const PLAIN: Objective = Objective {
-    clip: Clip { low: 0.2, high: 0.2, dual: None },
+    policy: PolicyLoss::Ppo(Clip { low: 0.2, high: 0.2, dual: None }),
+    correction: None,
     aggregation: Aggregation::Token,
     kl: KlEstimator::K3,
     kl_coefficient: 0.0,
@@ -83,15 +87,79 @@ fn losses_and_gradients_are_the_golden_ones() {
     }
 }
 
+#[test]
+fn every_objective_and_correction_is_what_autograd_makes_of_it() {
+    let cases: Vec<Value> = serde_json::from_str(include_str!("golden/objectives.json")).unwrap();
+    // Four objectives, each by four aggregations and with six corrections.
+    assert_eq!(cases.len(), 4 * (4 + 6));
+    let mut n_masked = 0;
+    for case in cases {
+        let config = &case["config"];
+        let clip =
+            Clip { low: config["low"].as_f64().unwrap(), high: config["high"].as_f64().unwrap(), dual: None };
+        let number = |value: &Value, index: usize| value[1][index].as_f64().unwrap();
+        let objective = Objective {
+            policy: match config["loss"].as_str().unwrap() {
+                "ppo" => PolicyLoss::Ppo(clip),
+                "gspo" => PolicyLoss::Gspo(clip),
+                "cispo" => PolicyLoss::Cispo(clip),
+                _ => PolicyLoss::Reinforce,
+            },
+            correction: config["correction"].as_array().map(|pair| Correction {
+                level: match pair[0].as_str().unwrap() {
+                    "token" => Level::Token,
+                    "generation" => Level::Generation,
+                    _ => Level::GeometricMean,
+                },
+                limit: match pair[1][0].as_str().unwrap() {
+                    "truncate" => Limit::Truncate(number(&config["correction"], 1)),
+                    _ => Limit::Mask {
+                        low: number(&config["correction"], 1),
+                        high: number(&config["correction"], 2),
+                    },
+                },
+            }),
+            aggregation: match &config["aggregation"] {
+                Value::Number(n_tokens) => Aggregation::Constant(n_tokens.as_u64().unwrap() as u32),
+                name => aggregation_of(name.as_str().unwrap()),
+            },
+            kl: KlEstimator::K3,
+            kl_coefficient: 0.0,
+        };
+        let sequences: Vec<_> = case["sequences"].as_array().unwrap().iter().map(sequence_of).collect();
+        let (parts, gradients) = loss_of(&sequences, &objective, &totals_of(&sequences));
+        n_masked += parts.n_masked;
+        let expected = case["loss"].as_f64().unwrap();
+        assert!((parts.loss() - expected).abs() < 1e-13, "{}, {expected}: {config}", parts.loss());
+        for (row, expected) in gradients.iter().zip(case["gradients"].as_array().unwrap()) {
+            for (found, expected) in row.iter().zip(expected.as_array().unwrap()) {
+                let expected = expected.as_f64().unwrap();
+                // Of numbers below 1, rounded to f32.
+                assert!((f64::from(*found) - expected).abs() < 6e-8, "{found}, {expected}: {config}");
+            }
+        }
+    }
+    assert!(n_masked > 20, "the masks are not tried: {n_masked}");
+}
+
+fn aggregation_of(name: &str) -> Aggregation {
+    match name {
+        "token" => Aggregation::Token,
+        "sequence" => Aggregation::Sequence,
+        _ => Aggregation::Generation,
+    }
+}
+
 fn objective_of(config: &Value) -> Objective {
     let number = |name: &str| config[name].as_f64().unwrap();
     Objective {
-        clip: Clip { low: number("low"), high: number("high"), dual: config["dual"].as_f64() },
-        aggregation: match config["aggregation"].as_str().unwrap() {
-            "token" => Aggregation::Token,
-            "sequence" => Aggregation::Sequence,
-            _ => Aggregation::Generation,
-        },
+        policy: PolicyLoss::Ppo(Clip {
+            low: number("low"),
+            high: number("high"),
+            dual: config["dual"].as_f64(),
+        }),
+        correction: None,
+        aggregation: aggregation_of(config["aggregation"].as_str().unwrap()),
         kl: match config["kl"].as_str().unwrap() {
             "k1" => KlEstimator::K1,
             "k2" => KlEstimator::K2,
@@ -114,6 +182,7 @@ fn sequence_of(value: &Value) -> Sequence {
     Sequence {
         policy: floats("policy").unwrap(),
         sampling: floats("sampling").unwrap(),
+        old: floats("old"),
         reference: floats("ref"),
         spans: spans.collect(),
     }
@@ -126,8 +195,8 @@ fn on_policy_by_hand() {
     let sequence = |len, advantage| Sequence {
         policy: vec![-1.5; 4],
         sampling: vec![-1.5; 4],
-        reference: None,
         spans: vec![Span { start: 1, len, advantage }],
+        ..Sequence::default()
     };
     let sequences = [sequence(3, 1.0), sequence(1, -3.0)];
     let totals = totals_of(&sequences);
@@ -159,6 +228,7 @@ fn figures_by_hand() {
         sampling: vec![-1.0, -1.0],
         reference: Some(vec![-1.0, -1.0]),
         spans: vec![Span { start: 0, len: 1, advantage: 1.0 }, Span { start: 1, len: 1, advantage: -1.0 }],
+        ..Sequence::default()
     };
     let entropies = [0.5, 1.5];
     let tokens = Tokens { entropies: Some(&entropies), ..sequence.tokens() };
@@ -183,8 +253,8 @@ fn what_does_not_fit_together_is_refused() {
     let good = Sequence {
         policy: vec![-1.0; 3],
         sampling: vec![-1.0; 3],
-        reference: None,
         spans: vec![Span { start: 0, len: 2, advantage: 1.0 }],
+        ..Sequence::default()
     };
     let totals = totals_of(std::slice::from_ref(&good));
     let message = |sequence: &Sequence, totals: &Totals| {
@@ -214,12 +284,25 @@ fn what_does_not_fit_together_is_refused() {
 }
 
 fn objectives() -> impl Strategy<Value = Objective> {
-    let aggregation =
-        prop_oneof![Just(Aggregation::Token), Just(Aggregation::Sequence), Just(Aggregation::Generation)];
+    let aggregation = prop_oneof![
+        Just(Aggregation::Token),
+        Just(Aggregation::Sequence),
+        Just(Aggregation::Generation),
+        Just(Aggregation::Constant(7))
+    ];
     let kl = prop_oneof![Just(KlEstimator::K1), Just(KlEstimator::K2), Just(KlEstimator::K3)];
-    (aggregation, kl, proptest::option::of(1.5..4.0), 0.0..0.5).prop_map(
-        |(aggregation, kl, dual, kl_coefficient)| Objective {
-            clip: Clip { low: 0.2, high: 0.3, dual },
+    let policy = proptest::option::of(1.5..4.0).prop_flat_map(|dual| {
+        let clip = Clip { low: 0.2, high: 0.3, dual };
+        prop_oneof![Just(PolicyLoss::Ppo(clip)), Just(PolicyLoss::Gspo(clip)), Just(PolicyLoss::Reinforce)]
+    });
+    let level = prop_oneof![Just(Level::Token), Just(Level::Generation), Just(Level::GeometricMean)];
+    let limit = prop_oneof![Just(Limit::Truncate(1.2)), Just(Limit::Mask { low: 0.7, high: 1.3 })];
+    let correction = proptest::option::of((level, limit))
+        .prop_map(|pair| pair.map(|(level, limit)| Correction { level, limit }));
+    (policy, correction, aggregation, kl, 0.0..0.5).prop_map(
+        |(policy, correction, aggregation, kl, kl_coefficient)| Objective {
+            policy,
+            correction,
             aggregation,
             kl,
             kl_coefficient,
@@ -238,6 +321,8 @@ fn sequences() -> impl Strategy<Value = Sequence> {
                 Span { start: 0, len: 2, advantage: one },
                 Span { start: 3, len: sampling.len() - 3, advantage: two },
             ],
+            // Another trainer than sampler, in some tokens by much.
+            old: (one > 0.0).then(|| tokens.iter().map(|token| token.0 + token.2 / 2.0).collect()),
             sampling,
         }
     })
@@ -290,5 +375,26 @@ proptest! {
         prop_assert!((parts.loss() - whole.loss()).abs() <= 1e-12 * (1.0 + whole.loss().abs()));
         prop_assert_eq!(parts.n_tokens, totals.n_tokens);
         prop_assert_eq!(parts.n_generations, totals.n_generations);
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_not_trained_touches_nothing(
+        batch in proptest::collection::vec(sequences(), 1..4),
+        objective in objectives(),
+        outside in prop_oneof![Just(f32::NAN), Just(f32::INFINITY), Just(f32::NEG_INFINITY), Just(0.0)],
+    ) {
+        let totals = totals_of(&batch);
+        let mut touched = batch.clone();
+        for sequence in &mut touched {
+            // The one token between the two generations.
+            sequence.policy[2] = outside;
+            sequence.sampling[2] = outside;
+            for values in [&mut sequence.old, &mut sequence.reference] {
+                values.iter_mut().for_each(|values| values[2] = outside);
+            }
+        }
+        prop_assert_eq!(loss_of(&touched, &objective, &totals), loss_of(&batch, &objective, &totals));
     }
 }

@@ -1,11 +1,15 @@
-//! The clipped policy-gradient objective, and its gradient for each policy logprob.
+//! The policy-gradient objectives, and its gradient for each policy logprob.
 
+mod correction;
 mod objective;
 mod parts;
+mod policy;
 mod token;
 
+pub use correction::{Correction, Level, Limit};
 pub use objective::{LossError, Span, Tokens, sequence_loss};
 pub use parts::LossParts;
+pub use policy::PolicyLoss;
 pub use token::{Clip, KlEstimator};
 
 /// What has one vote in the loss.
@@ -18,13 +22,20 @@ pub enum Aggregation {
     /// Every generation, with the mean of its tokens: the reference implementation in effect, which means over
     /// single rows whatever it is configured to do.
     Generation,
+    /// Every generation, with the sum over its tokens divided by this constant: long generations weigh more, as in what is
+    /// to be maximized. At least 1.
+    ///
+    /// Source: Dr. GRPO, <https://arxiv.org/abs/2503.20783>.
+    Constant(u32),
 }
 
 /// What is minimized.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Objective {
-    /// Bounds of the ratio.
-    pub clip: Clip,
+    /// What makes good tokens likelier.
+    pub policy: PolicyLoss,
+    /// Correction for another sampler; unused where no old logprobs are given.
+    pub correction: Option<Correction>,
     /// What has one vote.
     pub aggregation: Aggregation,
     /// Which estimate of the divergence from the frozen reference is added, and how much of it; unused where

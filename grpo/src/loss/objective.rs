@@ -1,6 +1,8 @@
 //! The loss of one sequence.
 
-use super::token::{divergence, surrogate};
+use std::ops::Range;
+
+use super::token::divergence;
 use super::{Aggregation, LossParts, Objective, Totals};
 
 /// One generation to be trained, within the tokens of its sequence.
@@ -22,6 +24,9 @@ pub struct Tokens<'a> {
     pub policy_logprobs: &'a [f32],
     /// The same from the engine that sampled the token, at the same temperature, shape `(T,)`.
     pub sampling_logprobs: &'a [f32],
+    /// The same of the trainer before the first application of the update, shape `(T,)`: what ratios are taken against.
+    /// `None`: the sampler's, which are the same where it computes as the trainer does.
+    pub old_logprobs: Option<&'a [f32]>,
     /// The same under the frozen reference, shape `(T,)`. `None`: no divergence is counted.
     pub ref_logprobs: Option<&'a [f32]>,
     /// Entropy of the policy at the token, nats, shape `(T,)`; only summed up. `None`: not measured.
@@ -82,11 +87,10 @@ pub enum LossError {
 
 /// Returns the part that one sequence has in the loss, and its derivative for each policy logprob.
 ///
-/// With `ratio = exp(policy_logprob - sampling_logprob)` and `A` the advantage of its generation, a token costs
-/// `-min(ratio A, clamp(ratio, 1 - low, 1 + high) A)`, at most `-dual A` where `A` is negative, plus the
-/// coefficient times its estimated divergence. The loss is the weighted sum of that, the weight of a token
-/// being `1 / n_tokens`, or `1 / (n_sequences * trained tokens of its sequence)`, or
-/// `1 / (n_generations * tokens of its generation)`, by [`Aggregation`].
+/// A token costs what [`PolicyLoss`](super::PolicyLoss) says of its ratio and of the advantage of its generation, times the weight of a
+/// [`Correction`](super::Correction), plus the coefficient times its estimated divergence. The loss is the weighted sum of
+/// that, the weight of a token being `1 / n_tokens`, or `1 / (n_sequences * trained tokens of its sequence)`, or
+/// `1 / (n_generations * tokens of its generation)`, or `1 / (n_generations * a constant)`, by [`Aggregation`].
 ///
 /// The results of all sequences of an optimizer application [add](LossParts::add) up to its loss, however they
 /// are cut into micro-batches. Only a generation of an advantage of 0 and no reference has no gradient; it
@@ -101,9 +105,8 @@ pub enum LossError {
 /// logprob that is NaN gives a NaN loss and gradient, which the optimizer has to see and skip.
 ///
 /// # Source
-/// Clipping: PPO, <https://arxiv.org/abs/1707.06347>, eq. 7; two bounds and the token mean: DAPO,
-/// <https://arxiv.org/abs/2503.14476>; dual clip: <https://arxiv.org/abs/1912.09729>; divergence:
-/// <http://joschu.net/blog/kl-approx.html>. Checked against `tests/golden/loss.json`, written by `loss.py`.
+/// Of objectives and corrections, where they are declared. Divergence: <http://joschu.net/blog/kl-approx.html>. Checked
+/// against `tests/golden/loss.json` and `objectives.json`, written by the scripts of those names.
 pub fn sequence_loss(
     tokens: &Tokens<'_>,
     objective: &Objective,
@@ -132,11 +135,13 @@ pub fn sequence_loss(
                 Aggregation::Token => totals.n_tokens as f64,
                 Aggregation::Sequence => totals.n_sequences as f64 * n_trained as f64,
                 Aggregation::Generation => totals.n_generations as f64 * span.len as f64,
+                Aggregation::Constant(n_tokens) => totals.n_generations as f64 * f64::from(n_tokens),
             };
         parts.n_generations += 1;
         parts.advantage_sum += span.advantage;
-        for token in span.start..end {
-            let slope = token_loss(tokens, token, span.advantage, objective, weight, &mut parts)?;
+        let figures = figures(tokens, span.start..end, objective)?;
+        for (token, figures) in (span.start..end).zip(&figures) {
+            let slope = token_loss(tokens, (token, figures), span.advantage, objective, weight, &mut parts)?;
             if let Some(slot) = gradient.get_mut(token) {
                 *slot = slope as f32;
             }
@@ -145,21 +150,70 @@ pub fn sequence_loss(
     Ok((parts, gradient))
 }
 
+/// What a token's loss is made of, apart from its divergence.
+struct Figures {
+    policy: f64,
+    /// Of the ratio, which may be that of the whole generation.
+    log_ratio: f64,
+    mismatch: f64,
+    /// Weight of the token's loss.
+    correction: f64,
+    /// Weight of its derivative: of a shared ratio, which moves every token of the generation, the mean of theirs.
+    slope_correction: f64,
+}
+
+/// Those of the tokens of one generation.
+fn figures(
+    tokens: &Tokens<'_>,
+    span: Range<usize>,
+    objective: &Objective,
+) -> Result<Vec<Figures>, LossError> {
+    let mut all = Vec::with_capacity(span.len());
+    let mut differences = Vec::with_capacity(span.len());
+    for token in span {
+        let policy = tokens.policy_logprobs.get(token).copied().map_or(f64::NAN, f64::from);
+        let sampling = finite("sampling_logprob", tokens.sampling_logprobs, token)?;
+        let old = match tokens.old_logprobs {
+            Some(old_logprobs) => Some(finite("old_logprob", old_logprobs, token)?),
+            None => None,
+        };
+        let mismatch = old.unwrap_or(policy) - sampling;
+        differences.push(old.map_or(0.0, |old| old - sampling));
+        let log_ratio = policy - old.unwrap_or(sampling);
+        all.push(Figures { policy, log_ratio, mismatch, correction: 1.0, slope_correction: 1.0 });
+    }
+    if let Some(correction) = &objective.correction {
+        for (figures, weight) in all.iter_mut().zip(correction.weights(&differences)) {
+            (figures.correction, figures.slope_correction) = (weight, weight);
+        }
+    }
+    if objective.policy.shares_ratio() {
+        let mean = |of: fn(&Figures) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
+        let (log_ratio, correction) = (mean(|figures| figures.log_ratio), mean(|figures| figures.correction));
+        for figures in &mut all {
+            (figures.log_ratio, figures.slope_correction) = (log_ratio, correction);
+        }
+    }
+    Ok(all)
+}
+
 /// Adds the token to `parts` and returns its derivative.
 fn token_loss(
     tokens: &Tokens<'_>,
-    token: usize,
+    (token, figures): (usize, &Figures),
     advantage: f64,
     objective: &Objective,
     weight: f64,
     parts: &mut LossParts,
 ) -> Result<f64, LossError> {
-    let policy = tokens.policy_logprobs.get(token).copied().map_or(f64::NAN, f64::from);
-    let sampling = finite("sampling_logprob", tokens.sampling_logprobs, token)?;
-    let surrogate = surrogate(policy - sampling, advantage, &objective.clip);
-    parts.count_token(policy - sampling, &surrogate);
-    parts.policy += weight * surrogate.term.value;
-    let mut slope = weight * surrogate.term.slope;
+    let Figures { policy, log_ratio, mismatch, correction, slope_correction } = *figures;
+    let surrogate = objective.policy.token(policy, log_ratio, advantage);
+    parts.count_token(mismatch, correction, &surrogate);
+    // What is left out is left out, also where it is not finite.
+    let part =
+        |correction: f64, value: f64| if correction == 0.0 { 0.0 } else { weight * correction * value };
+    parts.policy += part(correction, surrogate.term.value);
+    let mut slope = part(slope_correction, surrogate.term.slope);
     if let Some(ref_logprobs) = tokens.ref_logprobs {
         let reference = finite("ref_logprob", ref_logprobs, token)?;
         let term = divergence(policy - reference, objective.kl);
@@ -183,6 +237,7 @@ fn check_lengths(tokens: &Tokens<'_>) -> Result<(), LossError> {
     let expected = tokens.policy_logprobs.len();
     let slices = [
         ("sampling_logprobs", Some(tokens.sampling_logprobs)),
+        ("old_logprobs", tokens.old_logprobs),
         ("ref_logprobs", tokens.ref_logprobs),
         ("entropies", tokens.entropies),
     ];

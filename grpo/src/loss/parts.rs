@@ -19,13 +19,17 @@ pub struct LossParts {
     pub n_clipped_high: u64,
     /// Tokens whose loss was held by the dual clip.
     pub n_clipped_dual: u64,
-    /// Sum of `exp(policy_logprob - sampling_logprob)`.
+    /// Tokens that a correction left out of the policy's part.
+    pub n_masked: u64,
+    /// Sum of the weights of a correction; 1 for a token without one.
+    pub correction_sum: f64,
+    /// Sum of ratios, each of the token or of its generation.
     pub ratio_sum: f64,
-    /// Sum of `policy_logprob - sampling_logprob`, nats.
+    /// Sum of `old_logprob - sampling_logprob`, nats; of `policy_logprob - sampling_logprob` without old logprobs.
     pub mismatch_sum: f64,
     /// Largest absolute value of the same, nats.
     pub mismatch_max: f64,
-    /// Sum of the k3 estimate of the divergence of the policy from the sampler, nats.
+    /// Sum of the k3 estimate of the same divergence from the sampler, nats.
     pub mismatch_k3_sum: f64,
     /// Sum of the estimated divergence from the frozen reference, nats, without its coefficient. `None`: no
     /// reference logprobs were given.
@@ -55,12 +59,22 @@ impl LossParts {
         self.per_token(self.ratio_sum)
     }
 
-    /// Mean of `policy_logprob - sampling_logprob`, nats. `None`: no tokens.
+    /// Share of tokens that a correction left out. `None`: no tokens.
+    pub fn masked_share(&self) -> Option<f64> {
+        self.per_token(self.n_masked as f64)
+    }
+
+    /// Mean weight of a correction. `None`: no tokens.
+    pub fn correction_mean(&self) -> Option<f64> {
+        self.per_token(self.correction_sum)
+    }
+
+    /// Mean difference from the sampler, nats: see [`LossParts::mismatch_sum`]. `None`: no tokens.
     pub fn mismatch_mean(&self) -> Option<f64> {
         self.per_token(self.mismatch_sum)
     }
 
-    /// Mean estimated divergence of the policy from the sampler, nats. `None`: no tokens.
+    /// Mean estimated divergence from the sampler, nats. `None`: no tokens.
     pub fn mismatch_k3_mean(&self) -> Option<f64> {
         self.per_token(self.mismatch_k3_sum)
     }
@@ -89,6 +103,8 @@ impl LossParts {
         self.n_clipped_low += other.n_clipped_low;
         self.n_clipped_high += other.n_clipped_high;
         self.n_clipped_dual += other.n_clipped_dual;
+        self.n_masked += other.n_masked;
+        self.correction_sum += other.correction_sum;
         self.ratio_sum += other.ratio_sum;
         self.mismatch_sum += other.mismatch_sum;
         self.mismatch_max = max_or_nan(self.mismatch_max, other.mismatch_max);
@@ -99,8 +115,10 @@ impl LossParts {
         self.advantage_sum += other.advantage_sum;
     }
 
-    pub(super) fn count_token(&mut self, mismatch: f64, surrogate: &Surrogate) {
+    pub(super) fn count_token(&mut self, mismatch: f64, correction: f64, surrogate: &Surrogate) {
         self.n_tokens += 1;
+        self.n_masked += u64::from(correction == 0.0);
+        self.correction_sum += correction;
         match surrogate.bound {
             Bound::Free => {}
             Bound::Low => self.n_clipped_low += 1,

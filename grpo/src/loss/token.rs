@@ -100,7 +100,7 @@ pub(super) fn k3(difference: f64) -> Term {
 }
 
 /// `exp(x)` with `x` held within the limit, and its derivative.
-fn exp_within_limit(x: f64) -> (f64, f64) {
+pub(super) fn exp_within_limit(x: f64) -> (f64, f64) {
     // `clamp` keeps NaN.
     let value = x.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp();
     let is_outside = x.abs() > LOG_RATIO_LIMIT;
