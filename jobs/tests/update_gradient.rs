@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use envace_grpo::loss::{
-    Aggregation, Clip, KlEstimator, LossParts, Objective, Span, Tokens, Totals, sequence_loss,
+    Aggregation, Clip, KlEstimator, LossParts, Objective, PolicyLoss, Span, Tokens, Totals, sequence_loss,
 };
 use envace_model::{PolicyLogprobs, TrainSequence, Trainer, TrainerOptions};
 use safetensors::SafeTensors;
@@ -78,7 +78,12 @@ impl Sequence {
 impl Row {
     fn objective(&self, minibatch: &Minibatch) -> Objective {
         Objective {
-            clip: Clip { low: minibatch.clip_low, high: minibatch.clip_high, dual: self.dual },
+            policy: PolicyLoss::Ppo(Clip {
+                low: minibatch.clip_low,
+                high: minibatch.clip_high,
+                dual: self.dual,
+            }),
+            correction: None,
             aggregation: match self.aggregation.as_str() {
                 "token" => Aggregation::Token,
                 "sequence" => Aggregation::Sequence,
@@ -134,6 +139,7 @@ fn accumulate(
                 let tokens = Tokens {
                     policy_logprobs: &policy.logprobs,
                     sampling_logprobs: &sequence.sampling_logprobs,
+                    old_logprobs: None,
                     ref_logprobs: Some(&reference.logprobs),
                     entropies: Some(&policy.entropies),
                     spans: &sequence.spans(),

@@ -15,6 +15,8 @@ mod docs;
 #[cfg(test)]
 mod lora;
 #[cfg(test)]
+mod objectives;
+#[cfg(test)]
 mod planning;
 #[cfg(test)]
 mod pretrained;

@@ -3,7 +3,7 @@
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
 
-use super::{Config, ConfigError, LoraConfig, Preset};
+use super::{Config, ConfigError, Preset};
 
 /// A key of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +29,8 @@ pub struct Choice {
     pub meaning: String,
 }
 
-/// All keys, in the order of their declarations. Those of `[lora]`, which is absent by default, have the defaults that they
-/// have once it is there.
+/// All keys, in the order of their declarations. Those of sections that are absent by default have the defaults that they
+/// have once the section is there.
 ///
 /// # Errors
 /// [`ConfigError::Write`] if a default has no TOML form.
@@ -39,15 +39,19 @@ pub fn keys() -> Result<Vec<Key>, ConfigError> {
         .with(|settings| settings.inline_subschemas = true)
         .into_generator()
         .into_root_schema_for::<Config>();
-    let with_lora = |preset: Preset| {
-        toml::Table::try_from(Config { lora: Some(LoraConfig::default()), ..preset.config() })
-    };
-    let values = [with_lora(Preset::Default)?, with_lora(Preset::Paper)?];
+    let whole = |preset: Preset| toml::Table::try_from(with_all_sections(preset.config()));
+    let values = [whole(Preset::Default)?, whole(Preset::Paper)?];
     let mut keys = Vec::new();
     if let Some(fields) = schema.as_object().and_then(fields) {
         collect("", fields, [Some(&values[0]), Some(&values[1])], &mut keys);
     }
     Ok(keys)
+}
+
+fn with_all_sections(mut config: Config) -> Config {
+    config.lora.get_or_insert_default();
+    config.update.correction.get_or_insert_default();
+    config
 }
 
 fn fields(schema: &Map<String, Value>) -> Option<&Map<String, Value>> {
@@ -117,7 +121,7 @@ mod tests {
             }
         }
         let mut names = Vec::new();
-        let config = Config { lora: Some(LoraConfig::default()), ..Config::default() };
+        let config = with_all_sections(Config::default());
         leaves("", &toml::Table::try_from(config).unwrap(), &mut names);
         let with_value: Vec<&str> =
             keys.iter().filter(|key| key.default.is_some()).map(|key| key.name.as_str()).collect();

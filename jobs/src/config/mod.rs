@@ -31,7 +31,8 @@ pub use rollout::{HistoryMode, RolloutConfig, SamplingConfig, TasksConfig};
 pub use score::ScoreConfig;
 pub use sft::SftConfig;
 pub use update::{
-    AdamWConfig, Aggregation, KlConfig, KlEstimator, ScheduleConfig, ScheduleKind, TrainRole, UpdateConfig,
+    AdamWConfig, Aggregation, CorrectionConfig, CorrectionLevel, CorrectionLimit, KlConfig, KlEstimator,
+    PolicyLoss, ScheduleConfig, ScheduleKind, TrainRole, UpdateConfig,
 };
 
 /// Everything a run is configured by.
@@ -209,6 +210,27 @@ mod tests {
     fn an_unknown_key_is_named() {
         let error = Config::parse("[rollout]\ngroup_sise = 6\n", "run.toml").unwrap_err().to_string();
         assert!(error.contains("run.toml") && error.contains("group_sise"), "{error}");
+    }
+
+    #[test]
+    fn settings_of_the_objective_that_contradict_each_other_are_refused() {
+        for (text, key) in [
+            ("aggregation = \"constant\"", "update.aggregation_tokens"),
+            ("aggregation_tokens = 5", "update.aggregation_tokens"),
+            ("loss = \"gspo\"\ndual_clip = 3.0", "update.dual_clip"),
+            ("correction = { high = 0.5 }", "update.correction"),
+            ("correction = { limit = \"mask\", low = 2.0 }", "update.correction"),
+        ] {
+            let error = Config::parse(&format!("[update]\n{text}\n"), "run.toml").unwrap_err().to_string();
+            assert!(error.contains(key), "{text}: {error}");
+        }
+        for text in [
+            "aggregation = \"constant\"\naggregation_tokens = 512",
+            "loss = \"cispo\"\nclip_low = 1.0",
+            "correction = {}",
+        ] {
+            Config::parse(&format!("[update]\n{text}\n"), "run.toml").unwrap();
+        }
     }
 
     #[test]

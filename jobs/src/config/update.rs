@@ -9,14 +9,23 @@ use super::{ConfigError, require};
 pub struct UpdateConfig {
     /// Roles whose generations are trained on. Default: both.
     pub train_roles: Vec<TrainRole>,
-    /// How far below 1 the ratio may fall. Default: 0.2.
+    /// What makes good tokens likelier. Default: `ppo`.
+    pub loss: PolicyLoss,
+    /// How far below 1 the ratio counts; not in `reinforce`, which has none. Default: 0.2.
     pub clip_low: f64,
-    /// How far above 1 the ratio may rise. Default: 0.2.
+    /// How far above 1 the ratio counts. Default: 0.2.
     pub clip_high: f64,
-    /// Bound on the loss for negative advantages, in multiples of the advantage; 0 is off. Default: 0.
+    /// Bound on the loss for negative advantages, in multiples of the advantage; 0 is off. Only with `ppo`. Default: 0.
     pub dual_clip: f64,
     /// What counts once in the loss. Default: `token`.
     pub aggregation: Aggregation,
+    /// Tokens that the sum over a generation is divided by, where `aggregation` is `constant`; else 0. Default: 0.
+    pub aggregation_tokens: u32,
+    /// Correction for a sampler that computes other probabilities than the trainer, by importance weights
+    /// `exp(logprob before the update - sampling logprob)`. It costs a pass over all sequences. The engine on the CPU needs
+    /// none: there all weights are 1. Left out: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub correction: Option<CorrectionConfig>,
     /// Divergence from a frozen reference.
     pub kl: KlConfig,
     /// Passes over the stage's sequences. Default: 1.
@@ -60,6 +69,56 @@ impl TrainRole {
     }
 }
 
+/// What makes good tokens likelier. The ratio is that of a token's probability to the one that it was sampled with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyLoss {
+    /// The ratio times the advantage, no better than at the bounds of the ratio.
+    Ppo,
+    /// The same with one ratio for a generation, the geometric mean of its tokens'.
+    Gspo,
+    /// The logprob times the advantage, weighted by the bounded ratio: every token keeps a gradient.
+    Cispo,
+    /// The logprob times the advantage.
+    Reinforce,
+}
+
+/// Correction for a sampler that computes other probabilities than the trainer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CorrectionConfig {
+    /// What one weight is of. Default: `token`.
+    pub level: CorrectionLevel,
+    /// What becomes of weights far from 1. Default: `truncate`.
+    pub limit: CorrectionLimit,
+    /// The least weight that counts, with `mask`. Default: 0.5.
+    pub low: f64,
+    /// The most. Default: 2.
+    pub high: f64,
+}
+
+/// What one importance weight is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CorrectionLevel {
+    /// One token.
+    Token,
+    /// One generation: the product over its tokens.
+    Generation,
+    /// One generation: the geometric mean over its tokens.
+    GeometricMean,
+}
+
+/// What becomes of an importance weight that is far from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CorrectionLimit {
+    /// Beyond `high` it is `high`.
+    Truncate,
+    /// Beyond `low` or `high` its tokens are left out; they count in what the loss is divided by all the same.
+    Mask,
+}
+
 /// What counts once in the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -70,6 +129,8 @@ pub enum Aggregation {
     Sequence,
     /// Each generation, by the mean of its tokens.
     Generation,
+    /// Each generation, by the sum over its tokens divided by `aggregation_tokens`.
+    Constant,
 }
 
 /// Divergence from a frozen reference.
@@ -135,6 +196,20 @@ pub struct AdamWConfig {
     pub weight_decay: f64,
 }
 
+impl Default for CorrectionConfig {
+    fn default() -> Self {
+        Self { level: CorrectionLevel::Token, limit: CorrectionLimit::Truncate, low: 0.5, high: 2.0 }
+    }
+}
+
+impl CorrectionConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        let key = "update.correction";
+        require(self.high.is_finite() && self.high >= 1.0, key, "needs a `high` of 1 or more")?;
+        require((0.0..=1.0).contains(&self.low), key, "needs a `low` in [0, 1]")
+    }
+}
+
 impl Default for KlConfig {
     fn default() -> Self {
         Self {
@@ -179,10 +254,13 @@ impl Default for UpdateConfig {
     fn default() -> Self {
         Self {
             train_roles: vec![TrainRole::Actor, TrainRole::Rehearsal],
+            loss: PolicyLoss::Ppo,
             clip_low: 0.2,
             clip_high: 0.2,
             dual_clip: 0.0,
             aggregation: Aggregation::Token,
+            aggregation_tokens: 0,
+            correction: None,
             kl: KlConfig::default(),
             epochs: 1,
             minibatches: 1,
@@ -204,11 +282,23 @@ impl UpdateConfig {
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require(!self.train_roles.is_empty(), "update.train_roles", "must name a role")?;
-        require((0.0..1.0).contains(&self.clip_low), "update.clip_low", "must be in [0, 1)")?;
+        require((0.0..=1.0).contains(&self.clip_low), "update.clip_low", "must be in [0, 1]")?;
         let at_least = |value: f64, least: f64| value.is_finite() && value >= least;
         require(at_least(self.clip_high, 0.0), "update.clip_high", "must be 0 or more")?;
         let dual = self.dual_clip;
         require(dual == 0.0 || (dual > 1.0 && dual.is_finite()), "update.dual_clip", "must be 0 or above 1")?;
+        let is_ppo = self.loss == PolicyLoss::Ppo;
+        require(
+            dual == 0.0 || is_ppo,
+            "update.dual_clip",
+            "is for `update.loss = \"ppo\"`; else it must be 0",
+        )?;
+        require(
+            (self.aggregation_tokens > 0) == (self.aggregation == Aggregation::Constant),
+            "update.aggregation_tokens",
+            "must be above 0 with `update.aggregation = \"constant\"`, and 0 without",
+        )?;
+        self.correction.as_ref().map_or(Ok(()), CorrectionConfig::check)?;
         require(!self.kl.roles.is_empty(), "update.kl.roles", "must name a role")?;
         require(at_least(self.kl.coefficient, 0.0), "update.kl.coefficient", "must be 0 or more")?;
         require(self.epochs > 0, "update.epochs", "must be at least 1")?;

@@ -23,6 +23,8 @@ pub struct Item {
     pub sampling_logprobs: Vec<f32>,
     /// Trained generations, as ranges of trained positions.
     pub spans: Vec<Span>,
+    /// The trainer's logprob of each trained position before the update, if the loss is corrected for another sampler.
+    pub old_logprobs: Option<Vec<f32>>,
     /// The reference's logprob of each trained position, if the role is held to one.
     pub ref_logprobs: Option<Vec<f32>>,
 }
@@ -111,6 +113,7 @@ fn item(row: &SequenceRow, generations: &[(&GenerationRow, f64)]) -> Result<Item
         sequence: TrainSequence { token_ids, trained, temperature },
         sampling_logprobs,
         spans,
+        old_logprobs: None,
         ref_logprobs: None,
     })
 }

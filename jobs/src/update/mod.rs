@@ -1,12 +1,12 @@
 //! The `update` stage: trains on advantages and writes the next checkpoint.
 
 pub mod items;
+mod objective;
 mod reference;
 mod step;
 
 use std::path::PathBuf;
 
-use envace_grpo::loss::{Aggregation, Clip, KlEstimator, Objective};
 use envace_grpo::schedule::{Schedule, Shape};
 use envace_model::{AdamW, Trainer, TrainerOptions};
 use envace_pipeline::{Artifact, Execution, InputRef, Plan, StageSpec, Store, add_optimizer_state};
@@ -14,7 +14,7 @@ use envace_schemas::Table;
 use envace_schemas::tables::{AdvantageRow, GenerationRow, SequenceRow, TimingRow, UpdateRow};
 use serde_json::json;
 
-use crate::config::{self, AdamWConfig, LoraConfig, ScheduleConfig, ScheduleKind, StatePlace, UpdateConfig};
+use crate::config::{AdamWConfig, LoraConfig, ScheduleConfig, ScheduleKind, StatePlace, UpdateConfig};
 use crate::context::{
     CHECKPOINT, OPTIMIZER, PolicySource, RunContext, StageOutcome, import_trained, new_adapter, section,
 };
@@ -25,12 +25,13 @@ use crate::progress::Progress;
 use crate::trainable::{refuse_another_kind, refuse_untrainable};
 
 use items::{Item, items_of, minibatches};
-use reference::add_reference;
+use objective::objective;
+use reference::{add_old, add_reference};
 
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "update",
-    version: 3,
+    version: 4,
     inputs: &[Table::Generations, Table::Sequences, Table::Advantages],
     outputs: &[Table::Updates],
     queries: &[],
@@ -130,6 +131,9 @@ pub async fn execute(
         let mut trainer = load_trainer(&from, lora.as_ref(), seed, options)?;
         if let Some(reference) = &reference {
             add_reference(&mut items, &config, device, &mut trainer, (&from, reference))?;
+        }
+        if config.correction.is_some() {
+            add_old(&mut items, &config, &trainer)?;
         }
         train(&config, seed, step, &items, trainer)
     };
@@ -255,25 +259,4 @@ pub fn schedule(peak: f64, config: &ScheduleConfig) -> Schedule {
         ScheduleKind::Cosine => Shape::Cosine { n_total: config.total_steps, floor: config.floor * peak },
     };
     Schedule { peak, n_warmup: config.warmup_steps, shape }
-}
-
-fn objective(config: &UpdateConfig) -> Objective {
-    Objective {
-        clip: Clip {
-            low: config.clip_low,
-            high: config.clip_high,
-            dual: (config.dual_clip > 0.0).then_some(config.dual_clip),
-        },
-        aggregation: match config.aggregation {
-            config::Aggregation::Token => Aggregation::Token,
-            config::Aggregation::Sequence => Aggregation::Sequence,
-            config::Aggregation::Generation => Aggregation::Generation,
-        },
-        kl: match config.kl.estimator {
-            config::KlEstimator::K1 => KlEstimator::K1,
-            config::KlEstimator::K2 => KlEstimator::K2,
-            config::KlEstimator::K3 => KlEstimator::K3,
-        },
-        kl_coefficient: config.kl.coefficient,
-    }
 }

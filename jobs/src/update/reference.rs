@@ -1,4 +1,5 @@
-//! What the frozen reference says about the sequences of an update.
+//! What other weights than those under training say about the sequences of an update: those of before it, and a frozen
+//! reference's.
 
 use envace_model::{Device, PolicyLogprobs, TrainSequence, Trainer, TrainerOptions, micro_batches};
 
@@ -36,6 +37,17 @@ pub(super) fn add_reference(
     };
     for (item, logprobs) in held.iter_mut().zip(logprobs) {
         item.ref_logprobs = Some(logprobs);
+    }
+    Ok(())
+}
+
+/// Computes what the trainer says of the items before its first application, with which ratios and importance weights are
+/// taken: those of another sampler may differ.
+pub(super) fn add_old(items: &mut [Item], config: &UpdateConfig, trainer: &Trainer) -> Result<(), JobError> {
+    let sequences: Vec<TrainSequence> = items.iter().map(|item| item.sequence.clone()).collect();
+    let all = logprobs(trainer, &sequences, config.micro_batch_tokens)?;
+    for (item, logprobs) in items.iter_mut().zip(all) {
+        item.old_logprobs = Some(logprobs);
     }
     Ok(())
 }

@@ -65,6 +65,7 @@ pub(super) fn apply(
                 let tokens = Tokens {
                     policy_logprobs: &policy.logprobs,
                     sampling_logprobs: &item.sampling_logprobs,
+                    old_logprobs: item.old_logprobs.as_deref(),
                     ref_logprobs: item.ref_logprobs.as_deref(),
                     entropies: Some(&policy.entropies),
                     spans: &item.spans,
@@ -114,6 +115,8 @@ pub(super) fn apply(
             kl_nats: parts.kl_mean(),
             entropy_nats: parts.entropy_mean(),
             clip_share: parts.clip_share(),
+            correction_mean: parts.correction_mean().filter(|_| context.objective.correction.is_some()),
+            masked_share: parts.masked_share().filter(|_| context.objective.correction.is_some()),
             mismatch_mean_nats: parts.mismatch_mean(),
             mismatch_max_nats: has_tokens.then_some(parts.mismatch_max),
             mismatch_k3_nats: parts.mismatch_k3_mean(),

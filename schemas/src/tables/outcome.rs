@@ -106,7 +106,7 @@ row! {
 
 row! {
     /// A row of `updates`.
-    UpdateRow = "updates", version 1, grain ["epoch", "minibatch", "role"] {
+    UpdateRow = "updates", version 2, grain ["epoch", "minibatch", "role"] {
         /// 0-based pass over the stage's sequences.
         epoch: i32,
         /// 0-based part of that pass.
@@ -133,9 +133,14 @@ row! {
         entropy_nats: Option<f64>,
         /// Share of trained tokens whose ratio was clipped. NULL: the role has none.
         clip_share: Option<f64>,
+        /// Mean weight of trained tokens in `update.correction`. NULL: there is no correction, or the role has no token.
+        correction_mean: Option<f64>,
+        /// Share of trained tokens that the correction left out. NULL: as above.
+        masked_share: Option<f64>,
         /// Mean of `policy_logprob - sampling_logprob`, nats, as this optimizer application finds the policy: in the first one
         /// of a step (epoch 0, minibatch 0) the difference between sampler and trainer, later also what the applications
-        /// before it have changed. NULL: the role has no token.
+        /// before it have changed. With `update.correction` the policy is that of before the first one, in all of them.
+        /// NULL: the role has no token.
         mismatch_mean_nats: Option<f64>,
         /// Largest absolute value of the same. NULL: the role has no token.
         mismatch_max_nats: Option<f64>,
