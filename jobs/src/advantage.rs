@@ -1,9 +1,12 @@
 //! The `advantage` stage: turns rewards into group-relative advantages, by a query.
 
+use std::collections::{BTreeMap, HashMap};
+
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::Float64Type;
 use envace_pipeline::{Execution, InputRef, Plan, StageOutput, StageSpec};
-use envace_schemas::Table;
+use envace_schemas::tables::AdvantageRow;
+use envace_schemas::{Table, rows_of};
 use envace_sql::{QuerySession, check_covered, queries};
 
 use crate::context::{GivenQuery, RunContext, StageOutcome, section};
@@ -65,27 +68,36 @@ pub async fn check_query(ctx: &RunContext) -> Result<(), JobError> {
     Ok(session.check_query(&name, &text, SPEC.inputs, &params, Table::Advantages).await?)
 }
 
-/// Runs the query on the missing parts: a group never crosses one.
+/// Runs the query on the missing parts: a group never crosses one. Where advantages are whitened, on the whole step.
 ///
 /// # Errors
 /// [`JobError::Sql`] if the query fails, or a replaced one makes another table or other rows.
 pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -> Result<(), JobError> {
-    let params = ctx.config.advantage.to_params();
-    let GivenQuery { name, text } = ctx.query(queries::ADVANTAGES);
-    let (missing, mut has_signal) = (execution.missing_parts().await?, false);
+    let missing = execution.missing_parts().await?;
     let is_whole = missing.len() == execution.n_parts() as usize;
-    for part in missing {
-        let tables = [
-            (Table::Generations, inputs.rollout.read_batches(Table::Generations, part).await?),
-            (Table::Rewards, inputs.score.read_batches(Table::Rewards, part).await?),
-        ];
-        let batches =
-            QuerySession::default().run_query(&name, &text, &tables, &params, Table::Advantages).await?;
-        let generations = &tables[0];
-        has_signal |= batches.iter().any(has_other_than_0);
-        check_covered(&name, (Table::Advantages, &batches), (generations.0, &generations.1))?;
-        execution.write_batches(Table::Advantages, part, &batches).await?;
-        execution.finish_part(part).await?;
+    let mut has_signal = false;
+    if ctx.config.advantage.whiten && !missing.is_empty() {
+        let parts: Vec<u32> = (0..execution.n_parts()).collect();
+        let batches = advantages(ctx, inputs, &parts).await?;
+        has_signal = batches.iter().any(has_other_than_0);
+        let of_part = part_of_tasks(inputs, &parts).await?;
+        let mut rows: BTreeMap<u32, Vec<AdvantageRow>> = BTreeMap::new();
+        for row in rows_of::<AdvantageRow>(&batches)? {
+            if let Some(part) = of_part.get(&row.task_id) {
+                rows.entry(*part).or_default().push(row);
+            }
+        }
+        for part in &missing {
+            execution.write(*part, &rows.remove(part).unwrap_or_default()).await?;
+            execution.finish_part(*part).await?;
+        }
+    } else {
+        for part in missing {
+            let batches = advantages(ctx, inputs, &[part]).await?;
+            has_signal |= batches.iter().any(has_other_than_0);
+            execution.write_batches(Table::Advantages, part, &batches).await?;
+            execution.finish_part(part).await?;
+        }
     }
     if is_whole && !has_signal {
         tracing::warn!(
@@ -95,6 +107,35 @@ pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -
         );
     }
     Ok(())
+}
+
+/// The query's rows for some parts.
+async fn advantages(ctx: &RunContext, inputs: &Inputs, parts: &[u32]) -> Result<Vec<RecordBatch>, JobError> {
+    let GivenQuery { name, text } = ctx.query(queries::ADVANTAGES);
+    let (mut generations, mut rewards) = (Vec::new(), Vec::new());
+    for part in parts {
+        generations.extend(inputs.rollout.read_batches(Table::Generations, *part).await?);
+        rewards.extend(inputs.score.read_batches(Table::Rewards, *part).await?);
+    }
+    let tables = [(Table::Generations, generations), (Table::Rewards, rewards)];
+    let params = ctx.config.advantage.to_params();
+    let batches =
+        QuerySession::default().run_query(&name, &text, &tables, &params, Table::Advantages).await?;
+    check_covered(&name, (Table::Advantages, &batches), (tables[0].0, &tables[0].1))?;
+    Ok(batches)
+}
+
+/// The part that each task is in: a group never crosses parts.
+async fn part_of_tasks(inputs: &Inputs, parts: &[u32]) -> Result<HashMap<String, u32>, JobError> {
+    let mut all = HashMap::new();
+    for part in parts {
+        for batch in inputs.rollout.read_batches(Table::Generations, *part).await? {
+            let tasks = batch.column_by_name("task_id").and_then(|column| column.as_string_opt::<i64>());
+            let tasks = tasks.into_iter().flatten().flatten();
+            all.extend(tasks.map(|task| (task.to_owned(), *part)));
+        }
+    }
+    Ok(all)
 }
 
 fn has_other_than_0(batch: &RecordBatch) -> bool {

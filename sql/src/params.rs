@@ -48,6 +48,17 @@ choice! {
 }
 
 choice! {
+    /// What is compared with one another.
+    Grouping {
+        /// The generations of one role in the trajectories of one task.
+        #[default]
+        Role = "role",
+        /// Those of both roles.
+        Task = "task",
+    }
+}
+
+choice! {
     /// What has one vote in a baseline.
     Weighting {
         /// Every generation: long trajectories weigh more.
@@ -66,6 +77,8 @@ choice! {
         Mean = "mean",
         /// Those of the other trajectories.
         LeaveOneOut = "leave_one_out",
+        /// None: the reward itself counts, and nothing is a singleton.
+        Zero = "zero",
     }
 }
 
@@ -130,12 +143,17 @@ impl RewardParams {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdvantageParams {
+    /// What is compared with one another.
+    pub grouping: Grouping,
     /// What has one vote in a baseline.
     pub weighting: Weighting,
     /// Which members a generation is compared with.
     pub baseline: Baseline,
     /// Whether the difference is divided by the sample deviation of its (group, role).
     pub scale: bool,
+    /// Whether the advantages of a whole step, of each role or of both as they are grouped, are centered once more and
+    /// divided by their deviation. Not together with `scale`.
+    pub whiten: bool,
     /// Added to that deviation, in reward units.
     pub epsilon: f64,
     /// The rule for a generation with nothing to be compared with.
@@ -150,20 +168,25 @@ pub struct AdvantageParams {
     /// Taken from the reward of a generation without visible text.
     #[schemars(with = "String")]
     pub blank_penalty: Decimal,
+    /// What the advantages of the rehearsal role are multiplied with at the end.
+    pub rehearsal_weight: f64,
 }
 
 impl Default for AdvantageParams {
     fn default() -> Self {
         Self {
+            grouping: Grouping::default(),
             weighting: Weighting::default(),
             baseline: Baseline::default(),
             scale: false,
+            whiten: false,
             epsilon: 1e-6,
             singleton: SingletonRule::default(),
             zero_variance: ZeroVarianceRule::default(),
             malfunction: MalfunctionRule::default(),
             malfunction_reward: Decimal::ZERO,
             blank_penalty: Decimal::ZERO,
+            rehearsal_weight: 1.0,
         }
     }
 }
@@ -172,15 +195,18 @@ impl AdvantageParams {
     /// As the query takes them.
     pub fn to_params(&self) -> Vec<Param> {
         vec![
+            ("grouping", text(self.grouping.name())),
             ("weighting", text(self.weighting.name())),
             ("baseline", text(self.baseline.name())),
             ("scale", ScalarValue::Boolean(Some(self.scale))),
+            ("whiten", ScalarValue::Boolean(Some(self.whiten))),
             ("epsilon", ScalarValue::Float64(Some(self.epsilon))),
             ("singleton", text(self.singleton.name())),
             ("zero_variance", text(self.zero_variance.name())),
             ("malfunction", text(self.malfunction.name())),
             ("malfunction_reward", decimal(self.malfunction_reward)),
             ("blank_penalty", decimal(self.blank_penalty)),
+            ("rehearsal_weight", ScalarValue::Float64(Some(self.rehearsal_weight))),
         ]
     }
 }

@@ -4,7 +4,7 @@ use envace_jobs::config::{Config, CorrectionConfig, CorrectionLevel, CorrectionL
 use envace_jobs::context::RunContext;
 use envace_jobs::drive::Stage;
 use envace_pipeline::StageOutput;
-use envace_schemas::tables::UpdateRow;
+use envace_schemas::tables::{AdvantageRow, UpdateRow};
 
 use crate::whole_run::{CONFIG, RUN, context, steps};
 
@@ -85,4 +85,38 @@ async fn a_correction_changes_nothing_where_the_sampler_is_the_trainer() {
     })
     .await;
     assert_eq!(checkpoint, before);
+}
+
+#[tokio::test]
+async fn advantages_are_whitened_over_the_step_whatever_its_parts() {
+    let whitened = format!("{CONFIG}[advantage]\nbaseline = \"zero\"\nwhiten = true\n");
+    let mut all: Vec<Vec<AdvantageRow>> = Vec::new();
+    for per_part in [1, 2, 3] {
+        let dir = tempfile::tempdir().unwrap();
+        let text = whitened.replace("per_part = 1", &format!("per_part = {per_part}"));
+        let ctx = context(&dir, &text).await;
+        for stage in [Stage::Rollout, Stage::Score, Stage::Advantage] {
+            stage.run(&ctx, 0).await.unwrap();
+        }
+        let output = StageOutput::latest(&ctx.store, RUN, "advantage", 0).await.unwrap();
+        let mut rows: Vec<AdvantageRow> = output.read_all().await.unwrap();
+        rows.sort_by_key(|row| (row.task_id.clone(), row.sample, row.generation_index));
+        all.push(rows);
+    }
+    assert!(all.iter().all(|rows| *rows == all[0]));
+    // What whitening is: of each role a mean of 0 and a deviation of 1, up to the billionth that is rounded and added.
+    let mut n_whitened = 0;
+    for role in ["actor", "rehearsal"] {
+        let values: Vec<f64> =
+            all[0].iter().filter(|row| row.role == role).filter_map(|row| row.advantage).collect();
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let square = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        assert!(mean.abs() < 1e-6, "{role}: {mean}");
+        if square > 0.0 {
+            n_whitened += 1;
+            assert!((square - 1.0).abs() < 1e-4, "{role}: {square}");
+        }
+    }
+    assert!(n_whitened > 0, "all rewards are equal");
 }

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::rules::{Baseline, Exclusion, Malfunction, Role, Rules, Singleton, Weighting, ZeroVariance};
+use super::rules::{
+    Baseline, Exclusion, Grouping, Malfunction, Role, Rules, Singleton, Weighting, ZeroVariance,
+};
+use super::whiten::whiten;
 
 /// Billionths in one unit of reward.
-const UNIT: i128 = 1_000_000_000;
+pub(super) const UNIT: i128 = 1_000_000_000;
 
 /// One policy output, and what its trajectory got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +40,11 @@ pub struct Advantage {
     pub reward: Option<i64>,
     /// Mean it is compared with. `None`: there is none.
     pub baseline: Option<f64>,
-    /// What the difference was divided by. `None`: it was only centered.
+    /// What it was divided by. `None`: it was only centered.
     pub deviation: Option<f64>,
     /// Members that entered the baseline: generations, or trajectories if they have the votes.
     pub group_size: i64,
-    /// Reward less baseline, scaled if asked for; or why there is none.
+    /// Reward less baseline, scaled or whitened if asked for, and weighted; or why there is none.
     pub outcome: Result<f64, Exclusion>,
 }
 
@@ -64,29 +67,47 @@ pub struct AdvantageError {
 ///
 /// # Source
 /// DeepSeekMath, <https://arxiv.org/abs/2402.03300>, section 4.1.2; without the deviation,
-/// <https://arxiv.org/abs/2503.20783>; one baseline per role, <https://arxiv.org/abs/2602.08847>.
+/// <https://arxiv.org/abs/2503.20783>; one baseline per role, <https://arxiv.org/abs/2602.08847>; leave-one-out, RLOO,
+/// <https://arxiv.org/abs/2402.14740>; whitened over the step, REINFORCE++, <https://arxiv.org/abs/2501.03262>.
 pub fn advantages(generations: &[Generation<'_>], rules: &Rules) -> Result<Vec<Advantage>, AdvantageError> {
-    let mut groups: BTreeMap<(&str, Role), Group> = BTreeMap::new();
+    let mut groups: BTreeMap<(&str, Option<Role>), Group> = BTreeMap::new();
     for generation in generations {
         if let Ok(reward) = member_reward(generation, rules) {
-            let group = groups.entry((generation.task_id, generation.role)).or_default();
+            let group = groups.entry((generation.task_id, pool(generation.role, rules))).or_default();
             let trajectory = group.trajectories.entry(generation.sample).or_default();
             trajectory.sum += i128::from(reward);
             trajectory.n += 1;
             group.rewards.push(i128::from(reward));
         }
     }
-    generations
-        .iter()
-        .map(|generation| {
-            let group = groups.get(&(generation.task_id, generation.role));
-            advantage_in(generation, group.unwrap_or(&Group::EMPTY), rules)
-                .ok_or_else(|| AdvantageError { task_id: generation.task_id.to_owned() })
-        })
-        .collect()
+    let too_large = |task_id: &str| AdvantageError { task_id: task_id.to_owned() };
+    let mut all = Vec::with_capacity(generations.len());
+    for generation in generations {
+        let group = groups.get(&(generation.task_id, pool(generation.role, rules)));
+        let advantage = advantage_in(generation, group.unwrap_or(&Group::EMPTY), rules);
+        all.push(advantage.ok_or_else(|| too_large(generation.task_id))?);
+    }
+    if let Some(epsilon) = rules.whiten {
+        let pools: Vec<_> = generations.iter().map(|generation| pool(generation.role, rules)).collect();
+        whiten(&mut all, &pools, epsilon).ok_or_else(|| too_large("all"))?;
+    }
+    for (advantage, generation) in all.iter_mut().zip(generations) {
+        if let (Role::Rehearsal, Ok(value)) = (generation.role, &mut advantage.outcome) {
+            *value *= rules.rehearsal_weight;
+        }
+    }
+    Ok(all)
 }
 
-/// The scorable generations of one role in one group.
+/// Whom a role is compared with: itself, or both.
+fn pool(role: Role, rules: &Rules) -> Option<Role> {
+    match rules.grouping {
+        Grouping::Role => Some(role),
+        Grouping::Task => None,
+    }
+}
+
+/// The scorable generations that are compared with one another.
 #[derive(Debug, Default)]
 struct Group {
     rewards: Vec<i128>,
@@ -116,7 +137,7 @@ impl Group {
         let votes = self.votes(rules.weighting);
         let all = Votes { sum: votes.iter().sum(), n: votes.len() as i128 };
         let own = match rules.baseline {
-            Baseline::Mean => Votes::default(),
+            Baseline::Mean | Baseline::Zero => Votes::default(),
             Baseline::LeaveOneOut => {
                 let own = self.trajectories.get(&sample).copied().unwrap_or_default();
                 match rules.weighting {
@@ -187,6 +208,7 @@ fn advantage_in(generation: &Generation<'_>, group: &Group, rules: &Rules) -> Op
     let is_singleton = match rules.baseline {
         Baseline::Mean => compared.n == 1,
         Baseline::LeaveOneOut => compared.n == 0,
+        Baseline::Zero => false,
     };
     if is_singleton {
         result.outcome = match rules.singleton {
@@ -199,11 +221,17 @@ fn advantage_in(generation: &Generation<'_>, group: &Group, rules: &Rules) -> Op
     if rules.zero_variance == ZeroVariance::Exclude && group.is_constant() {
         return Some(Advantage { outcome: Err(Exclusion::ZeroVariance), ..result });
     }
-    let divisor = (compared.n * UNIT) as f64;
-    result.baseline = Some(compared.sum as f64 / divisor);
-    let centered = reward.checked_mul(compared.n)?.checked_sub(compared.sum)? as f64 / divisor;
+    let centered = if rules.baseline == Baseline::Zero {
+        reward as f64 / UNIT as f64
+    } else {
+        let divisor = (compared.n * UNIT) as f64;
+        result.baseline = Some(compared.sum as f64 / divisor);
+        reward.checked_mul(compared.n)?.checked_sub(compared.sum)? as f64 / divisor
+    };
     if let Some(epsilon) = rules.scale {
-        let deviation = sample_deviation(&group.votes(rules.weighting))?;
+        // Of a lone member, which only goes without a baseline, there is none.
+        let votes = group.votes(rules.weighting);
+        let deviation = if votes.len() > 1 { sample_deviation(&votes)? } else { 0.0 };
         result.deviation = (deviation > 0.0).then_some(deviation + epsilon);
     }
     result.outcome = Ok(result.deviation.map_or(centered, |deviation| centered / deviation));
@@ -211,7 +239,7 @@ fn advantage_in(generation: &Generation<'_>, group: &Group, rules: &Rules) -> Op
 }
 
 /// Sample deviation of at least two rewards, in reward units; `None` if a number does not fit.
-fn sample_deviation(rewards: &[i128]) -> Option<f64> {
+pub(super) fn sample_deviation(rewards: &[i128]) -> Option<f64> {
     let n = rewards.len() as i128;
     let sum: i128 = rewards.iter().sum();
     let mut squares: i128 = 0;

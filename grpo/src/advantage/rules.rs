@@ -11,6 +11,15 @@ pub enum Role {
     Rehearsal,
 }
 
+/// What is compared with one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grouping {
+    /// The generations of one role in the trajectories of one task: each role has a baseline of its own.
+    Role,
+    /// Those of both roles: one baseline for the task, as in plain GRPO.
+    Task,
+}
+
 /// What has one vote in the baseline of a (group, role).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weighting {
@@ -29,6 +38,8 @@ pub enum Baseline {
     /// Those of the *other trajectories*: under either weighting the whole trajectory is left out, because its
     /// generations share one reward.
     LeaveOneOut,
+    /// None: the reward itself is what is scaled or whitened, and nothing is a singleton.
+    Zero,
 }
 
 /// What becomes of a generation that has nothing to be compared with: the only member of its (group, role),
@@ -67,6 +78,8 @@ pub enum Malfunction {
 /// How rewards become advantages.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rules {
+    /// What is compared with one another.
+    pub grouping: Grouping,
     /// What has one vote.
     pub weighting: Weighting,
     /// Which members are compared with.
@@ -75,6 +88,10 @@ pub struct Rules {
     /// (group, role), own trajectory included, plus `epsilon`, in reward units; a deviation of 0 divides
     /// nothing. `None`: it is only centered.
     pub scale: Option<f64>,
+    /// `Some(epsilon)`: what has become of all generations given, rounded to a billionth, is centered once more and divided by
+    /// its sample deviation plus `epsilon`: over each role, or over both where they are compared. A deviation of 0 divides
+    /// nothing. Not together with `scale`.
+    pub whiten: Option<f64>,
     /// The rule for a lone member.
     pub singleton: Singleton,
     /// The rule for equal members.
@@ -84,18 +101,23 @@ pub struct Rules {
     /// Taken, in billionths, from the reward of a generation without visible text; it enters the baseline. Not
     /// taken from the reward that [`Malfunction::Reward`] gives.
     pub blank_penalty: i64,
+    /// What the advantages of the rehearsal role are multiplied with at the end.
+    pub rehearsal_weight: f64,
 }
 
 impl Default for Rules {
     fn default() -> Self {
         Self {
+            grouping: Grouping::Role,
             weighting: Weighting::Generation,
             baseline: Baseline::Mean,
             scale: None,
+            whiten: None,
             singleton: Singleton::Zero,
             zero_variance: ZeroVariance::Keep,
             malfunction: Malfunction::Reward(0),
             blank_penalty: 0,
+            rehearsal_weight: 1.0,
         }
     }
 }

@@ -4,7 +4,7 @@
 // in billionths; `B` is one.
 
 use envace_grpo::advantage::{
-    Baseline, Exclusion, Generation, Malfunction, Role, Rules, Singleton, Weighting, ZeroVariance,
+    Baseline, Exclusion, Generation, Grouping, Malfunction, Role, Rules, Singleton, Weighting, ZeroVariance,
 };
 
 /// One reward unit in billionths.
@@ -60,6 +60,12 @@ fn alone(reward: i64, group_size: i64, outcome: Result<f64, Exclusion>) -> Expec
     Expected { reward: Some(reward), baseline: None, deviation: None, group_size, outcome }
 }
 
+/// Without a baseline, divided by `deviation`.
+fn scaled(reward: i64, group_size: i64, deviation: f64, advantage: f64) -> Expected {
+    let deviation = Some(deviation);
+    Expected { reward: Some(reward), baseline: None, deviation, group_size, outcome: Ok(advantage) }
+}
+
 fn excluded(reward: Option<i64>, group_size: i64, exclusion: Exclusion) -> Expected {
     Expected { reward, baseline: None, deviation: None, group_size, outcome: Err(exclusion) }
 }
@@ -91,6 +97,59 @@ pub fn cases() -> Vec<Case> {
                 (rehearsal(0, B), centered(B, 0.5, 2, 0.5)),
                 (actor(1, 0), centered(0, 0.5, 2, -0.5)),
                 (rehearsal(1, 0), centered(0, 0.5, 2, -0.5)),
+            ],
+        },
+        Case {
+            name: "by task both roles have the mean (1 + 1 + 1 + 1 + 0 + 0) / 6",
+            rules: Rules { grouping: Grouping::Task, ..default },
+            rows: vec![
+                (actor(0, B), centered(B, 4.0 / 6.0, 6, 2.0 / 6.0)),
+                (rehearsal(0, B), centered(B, 4.0 / 6.0, 6, 2.0 / 6.0)),
+                (rehearsal(0, B), centered(B, 4.0 / 6.0, 6, 2.0 / 6.0)),
+                (rehearsal(0, B), centered(B, 4.0 / 6.0, 6, 2.0 / 6.0)),
+                (actor(1, 0), centered(0, 4.0 / 6.0, 6, -4.0 / 6.0)),
+                (rehearsal(1, 0), centered(0, 4.0 / 6.0, 6, -4.0 / 6.0)),
+            ],
+        },
+        Case {
+            name: "the rehearsal role counts a quarter, its baseline is what it was",
+            rules: Rules { rehearsal_weight: 0.25, ..default },
+            rows: vec![
+                (actor(0, B), centered(B, 0.5, 2, 0.5)),
+                (actor(1, 0), centered(0, 0.5, 2, -0.5)),
+                (rehearsal(0, B), centered(B, 0.5, 2, 0.125)),
+                (rehearsal(1, 0), centered(0, 0.5, 2, -0.125)),
+            ],
+        },
+        Case {
+            name: "without a baseline the advantage is the reward, also of one alone",
+            rules: Rules { baseline: Baseline::Zero, singleton: Singleton::Exclude, ..default },
+            rows: vec![
+                (actor(0, B), alone(B, 2, Ok(1.0))),
+                (actor(1, -B / 2), alone(-B / 2, 2, Ok(-0.5))),
+                (rehearsal(0, B), alone(B, 1, Ok(1.0))),
+            ],
+        },
+        Case {
+            name: "whitened: actor 1, 0, 0, 0 less 1/4 by 1/2; rehearsal 1, 0 less 1/2 by sqrt(1/2)",
+            rules: Rules { baseline: Baseline::Zero, whiten: Some(0.0), ..default },
+            rows: vec![
+                (actor(0, B), scaled(B, 4, 0.5, 1.5)),
+                (actor(1, 0), scaled(0, 4, 0.5, -0.5)),
+                (actor(2, 0), scaled(0, 4, 0.5, -0.5)),
+                (actor(3, 0), scaled(0, 4, 0.5, -0.5)),
+                (rehearsal(0, B), scaled(B, 2, 0.5_f64.sqrt(), 0.5 / 0.5_f64.sqrt())),
+                (rehearsal(1, 0), scaled(0, 2, 0.5_f64.sqrt(), -0.5 / 0.5_f64.sqrt())),
+            ],
+        },
+        Case {
+            name: "whitened by task: 1, 0, 0, 0 of both roles; the deviation has its epsilon",
+            rules: Rules { grouping: Grouping::Task, baseline: Baseline::Zero, whiten: Some(0.5), ..default },
+            rows: vec![
+                (actor(0, B), scaled(B, 4, 1.0, 0.75)),
+                (actor(1, 0), scaled(0, 4, 1.0, -0.25)),
+                (rehearsal(1, 0), scaled(0, 4, 1.0, -0.25)),
+                (rehearsal(2, 0), scaled(0, 4, 1.0, -0.25)),
             ],
         },
         Case {

@@ -18,5 +18,9 @@ pub(super) fn paper() -> AdvantageParams {
 
 pub(super) fn check(params: &AdvantageParams) -> Result<(), ConfigError> {
     require(params.epsilon.is_finite() && params.epsilon >= 0.0, "advantage.epsilon", "must be 0 or more")?;
+    let is_divided_twice = params.scale && params.whiten;
+    require(!is_divided_twice, "advantage.whiten", "and `advantage.scale` cannot both be true")?;
+    let weight = params.rehearsal_weight;
+    require(weight.is_finite() && weight >= 0.0, "advantage.rehearsal_weight", "must be 0 or more")?;
     require(params.blank_penalty >= Decimal::ZERO, "advantage.blank_penalty", "must be 0 or more")
 }

@@ -219,6 +219,8 @@ mod tests {
             ("aggregation_tokens = 5", "update.aggregation_tokens"),
             ("loss = \"gspo\"\ndual_clip = 3.0", "update.dual_clip"),
             ("correction = { high = 0.5 }", "update.correction"),
+            ("[advantage]\nscale = true\nwhiten = true", "advantage.whiten"),
+            ("[advantage]\nrehearsal_weight = -1.0", "advantage.rehearsal_weight"),
             ("correction = { limit = \"mask\", low = 2.0 }", "update.correction"),
         ] {
             let error = Config::parse(&format!("[update]\n{text}\n"), "run.toml").unwrap_err().to_string();

@@ -2,11 +2,15 @@
 --
 -- grain   one row per (task_id, sample, generation_index)
 -- reads   generations, rewards (same trajectories; reward NULL = ungraded)
--- params  $weighting          'generation': each generation has one vote in the baseline, so long trajectories
+-- params  $grouping           'role': each role of a task is compared with itself; 'task': both with one another
+--         $weighting          'generation': each generation has one vote in the baseline, so long trajectories
 --                             weigh more; 'trajectory': each trajectory has one, the mean reward of its
 --                             generations of the role, rounded to a billionth
---         $baseline           'mean' of all members; 'leave_one_out': of those of the other trajectories
+--         $baseline           'mean' of all members; 'leave_one_out': of those of the other trajectories;
+--                             'zero': none
 --         $scale              BOOLEAN: divide by the deviation, or only center
+--         $whiten             BOOLEAN: center once more over all rows, of each role or of both as above, and
+--                             divide by their deviation; not with $scale, and on all that a step has
 --         $epsilon            DOUBLE: added to that deviation, in reward units
 --         $singleton          'zero', 'exclude', 'raw': for a generation with nothing to be compared with, the
 --                             advantage is 0, or it is excluded, or the advantage is its reward
@@ -15,13 +19,15 @@
 --                             'exclude': it is excluded; 'trajectory': it has its trajectory's reward
 --         $malfunction_reward DECIMAL(18, 9): that reward of its own
 --         $blank_penalty      DECIMAL(18, 9): taken from the reward of a generation without visible text
+--         $rehearsal_weight   DOUBLE: what advantages of the rehearsal role are multiplied with at the end
 -- source  DeepSeekMath 4.1.2, arxiv.org/abs/2402.03300; without deviation, 2503.20783; one baseline per role,
---         2602.08847
+--         2602.08847; leave-one-out, RLOO, 2402.14740; whitened, REINFORCE++, 2501.03262
 --
 -- Rewards are summed as whole billionths, so no sum depends on how rows are ordered or partitioned, and each
 -- result is one division of exact numbers: with n members of sum S, the baseline is S / n and the centered
 -- reward (n r - S) / n. The deviation is the sample one (n - 1) over all members, the own trajectory included
--- even with leave-one-out; a deviation of 0 divides nothing.
+-- even with leave-one-out; a deviation of 0 divides nothing. Before whitening, advantages are rounded to a
+-- billionth.
 --
 -- A generation beyond the gated prefix, without tokens, or ungraded is no member, and says why.
 
@@ -46,6 +52,7 @@ WITH shaped AS (
 scored AS (
     SELECT
         task_id, sample, generation_index, role, reward,
+        CASE WHEN $grouping = 'task' THEN 'all' ELSE role END AS pool,
         -- Billionths.
         CAST(reward * 1000000000 AS DECIMAL(38, 0)) AS units,
         coalesce(exclusion_reason, CASE WHEN reward IS NULL THEN 'ungraded' END) AS exclusion_reason
@@ -54,7 +61,7 @@ scored AS (
 
 trajectory_sums AS (
     SELECT
-        task_id, role, sample,
+        task_id, pool, sample,
         count(*) AS n,
         sum(units) AS units,
         -- Squares of large rewards may not fit, so they are taken only where they are needed.
@@ -63,12 +70,12 @@ trajectory_sums AS (
         max(units) AS most
     FROM scored
     WHERE exclusion_reason IS NULL
-    GROUP BY task_id, role, sample
+    GROUP BY task_id, pool, sample
 ),
 
 trajectory_means AS (
     SELECT
-        task_id, role, sample, n, units, squares, least, most,
+        task_id, pool, sample, n, units, squares, least, most,
         -- Rounded half away from zero: what is left of the division is taken off before it.
         2 * units + CASE WHEN units < 0 THEN -n ELSE n END AS twice,
         2 * n AS parts
@@ -78,7 +85,7 @@ trajectory_means AS (
 -- What each trajectory brings to the baseline: its generations, or itself.
 votes AS (
     SELECT
-        task_id, role, sample, least, most,
+        task_id, pool, sample, least, most,
         CASE WHEN $weighting = 'trajectory' THEN 1 ELSE n END AS n,
         CASE
             WHEN $weighting = 'trajectory' THEN CAST((twice - twice % parts) / parts AS DECIMAL(38, 0))
@@ -90,7 +97,7 @@ votes AS (
 
 groups AS (
     SELECT
-        task_id, role,
+        task_id, pool,
         sum(n) AS n,
         sum(units) AS units,
         sum(CASE WHEN NOT $scale THEN 0 WHEN $weighting = 'trajectory' THEN units * units ELSE squares END)
@@ -98,12 +105,12 @@ groups AS (
         min(least) AS least,
         max(most) AS most
     FROM votes
-    GROUP BY task_id, role
+    GROUP BY task_id, pool
 ),
 
 compared AS (
     SELECT
-        s.task_id, s.sample, s.generation_index, s.role, s.reward, s.units, s.exclusion_reason,
+        s.task_id, s.sample, s.generation_index, s.role, s.pool, s.reward, s.units, s.exclusion_reason,
         g.least = g.most AS is_constant,
         -- The members compared with, and their sum.
         coalesce(g.n, 0) - CASE WHEN $baseline = 'leave_one_out' THEN coalesce(own.n, 0) ELSE 0 END AS n,
@@ -115,17 +122,18 @@ compared AS (
                 ) / CAST(1000000000 AS DOUBLE)
         END AS deviation
     FROM scored AS s
-    LEFT JOIN groups AS g ON g.task_id = s.task_id AND g.role = s.role
-    LEFT JOIN votes AS own ON own.task_id = s.task_id AND own.role = s.role AND own.sample = s.sample
+    LEFT JOIN groups AS g ON g.task_id = s.task_id AND g.pool = s.pool
+    LEFT JOIN votes AS own ON own.task_id = s.task_id AND own.pool = s.pool AND own.sample = s.sample
 ),
 
 ruled AS (
     SELECT
-        task_id, sample, generation_index, role, reward, units, n, sum_units, deviation,
-        exclusion_reason IS NULL AND n = CASE WHEN $baseline = 'leave_one_out' THEN 0 ELSE 1 END AS is_singleton,
+        task_id, sample, generation_index, role, pool, reward, units, n, sum_units, deviation,
+        exclusion_reason IS NULL
+            AND n = CASE $baseline WHEN 'leave_one_out' THEN 0 WHEN 'mean' THEN 1 ELSE -1 END AS is_singleton,
         CASE
             WHEN exclusion_reason IS NOT NULL THEN exclusion_reason
-            WHEN n = CASE WHEN $baseline = 'leave_one_out' THEN 0 ELSE 1 END
+            WHEN n = CASE $baseline WHEN 'leave_one_out' THEN 0 WHEN 'mean' THEN 1 ELSE -1 END
                 THEN CASE WHEN $singleton = 'exclude' THEN 'singleton' END
             WHEN $zero_variance = 'exclude' AND is_constant THEN 'zero_variance'
         END AS exclusion_reason
@@ -134,9 +142,9 @@ ruled AS (
 
 centered AS (
     SELECT
-        task_id, sample, generation_index, role, reward, n, is_singleton, exclusion_reason,
+        task_id, sample, generation_index, role, pool, reward, n, exclusion_reason,
         CASE
-            WHEN exclusion_reason IS NULL AND NOT is_singleton
+            WHEN exclusion_reason IS NULL AND NOT is_singleton AND $baseline <> 'zero'
                 THEN CAST(sum_units AS DOUBLE) / CAST(n * 1000000000 AS DOUBLE)
         END AS baseline,
         CASE
@@ -145,19 +153,73 @@ centered AS (
         END AS deviation,
         CASE
             WHEN exclusion_reason IS NOT NULL THEN NULL
-            WHEN is_singleton AND $singleton = 'raw'
+            WHEN is_singleton AND $singleton <> 'raw' THEN CAST(0 AS DOUBLE)
+            WHEN is_singleton OR $baseline = 'zero'
                 THEN CAST(units AS DOUBLE) / CAST(1000000000 AS DOUBLE)
-            WHEN is_singleton THEN CAST(0 AS DOUBLE)
             ELSE CAST(units * n - sum_units AS DOUBLE) / CAST(n * 1000000000 AS DOUBLE)
         END AS difference
     FROM ruled
+),
+
+scaled AS (
+    SELECT
+        task_id, sample, generation_index, role, pool, reward, n, exclusion_reason, baseline, deviation,
+        CASE WHEN deviation IS NULL THEN difference ELSE difference / deviation END AS advantage,
+        CASE
+            WHEN $whiten
+                THEN CAST(round(
+                    CASE WHEN deviation IS NULL THEN difference ELSE difference / deviation END
+                    * CAST(1000000000 AS DOUBLE)
+                ) AS DECIMAL(38, 0))
+        END AS units
+    FROM centered
+),
+
+step_sums AS (
+    SELECT
+        pool,
+        -- Their own type: a count is too narrow to be multiplied with squares.
+        CAST(count(units) AS DECIMAL(38, 0)) AS n,
+        sum(units) AS units,
+        sum(units * units) AS squares
+    FROM scaled
+    GROUP BY pool
+),
+
+whitened AS (
+    SELECT
+        s.task_id, s.sample, s.generation_index, s.role, s.reward, s.n, s.exclusion_reason,
+        s.baseline, s.deviation, s.advantage,
+        CAST(s.units * w.n - w.units AS DOUBLE) / CAST(w.n * 1000000000 AS DOUBLE) AS centered,
+        CASE
+            WHEN s.units IS NOT NULL AND w.n > 1 AND w.n * w.squares > w.units * w.units THEN
+                sqrt(CAST(w.n * w.squares - w.units * w.units AS DOUBLE) / CAST(w.n * (w.n - 1) AS DOUBLE))
+                / CAST(1000000000 AS DOUBLE) + CAST($epsilon AS DOUBLE)
+        END AS step_deviation
+    FROM scaled AS s
+    LEFT JOIN step_sums AS w ON w.pool = s.pool
+),
+
+finished AS (
+    SELECT
+        task_id, sample, generation_index, role, reward, n, exclusion_reason, baseline,
+        CASE WHEN $whiten THEN step_deviation ELSE deviation END AS deviation,
+        CASE
+            WHEN NOT $whiten THEN advantage
+            WHEN step_deviation IS NULL THEN centered
+            ELSE centered / step_deviation
+        END AS advantage
+    FROM whitened
 )
 
 SELECT
     task_id, sample, generation_index, role, reward, baseline, deviation,
     n AS group_size,
-    CASE WHEN deviation IS NULL THEN difference ELSE difference / deviation END AS advantage,
+    CASE
+        WHEN role = 'rehearsal' THEN advantage * CAST($rehearsal_weight AS DOUBLE)
+        ELSE advantage
+    END AS advantage,
     exclusion_reason IS NULL AS is_included,
     exclusion_reason
-FROM centered
+FROM finished
 ORDER BY task_id, sample, generation_index

@@ -8,7 +8,7 @@ use envace_grpo::advantage::{self, Generation, Malfunction, Role, Rules, advanta
 use envace_schemas::Decimal;
 use envace_schemas::tables::{AdvantageRow, GenerationRow, RewardRow};
 use envace_sql::{
-    AdvantageParams, Baseline, MalfunctionRule, SingletonRule, Weighting, ZeroVarianceRule, queries,
+    AdvantageParams, Baseline, Grouping, MalfunctionRule, SingletonRule, Weighting, ZeroVarianceRule, queries,
 };
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ fn advantages_are_the_hand_worked_ones() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     /// Any rules, any groups: same bits as the reference, for shuffled input and 1, 4 and 8 partitions.
     #[test]
@@ -110,6 +110,10 @@ fn sql_advantages(
 
 fn params_of(rules: &Rules) -> AdvantageParams {
     AdvantageParams {
+        grouping: match rules.grouping {
+            advantage::Grouping::Role => Grouping::Role,
+            advantage::Grouping::Task => Grouping::Task,
+        },
         weighting: match rules.weighting {
             advantage::Weighting::Generation => Weighting::Generation,
             advantage::Weighting::Trajectory => Weighting::Trajectory,
@@ -117,9 +121,11 @@ fn params_of(rules: &Rules) -> AdvantageParams {
         baseline: match rules.baseline {
             advantage::Baseline::Mean => Baseline::Mean,
             advantage::Baseline::LeaveOneOut => Baseline::LeaveOneOut,
+            advantage::Baseline::Zero => Baseline::Zero,
         },
         scale: rules.scale.is_some(),
-        epsilon: rules.scale.unwrap_or(0.0),
+        whiten: rules.whiten.is_some(),
+        epsilon: rules.scale.or(rules.whiten).unwrap_or(0.0),
         singleton: match rules.singleton {
             advantage::Singleton::Zero => SingletonRule::Zero,
             advantage::Singleton::Exclude => SingletonRule::Exclude,
@@ -139,6 +145,7 @@ fn params_of(rules: &Rules) -> AdvantageParams {
             _ => Decimal::ZERO,
         },
         blank_penalty: Decimal::from_scaled(rules.blank_penalty).unwrap(),
+        rehearsal_weight: rules.rehearsal_weight,
     }
 }
 
@@ -160,11 +167,20 @@ fn as_expected(row: &AdvantageRow) -> Expected {
 }
 
 fn rules() -> impl Strategy<Value = Rules> {
-    use advantage::{Baseline, Singleton, Weighting, ZeroVariance};
+    use advantage::{Baseline, Grouping, Singleton, Weighting, ZeroVariance};
+    // At most one of the two divisions: scaled, whitened, each with an epsilon.
+    let division = prop_oneof![
+        Just((None, None)),
+        Just((Some(1e-6), None)),
+        Just((Some(0.0), None)),
+        Just((None, Some(1e-6))),
+        Just((None, Some(0.0)))
+    ];
     (
+        prop_oneof![Just(Grouping::Role), Just(Grouping::Task)],
         prop_oneof![Just(Weighting::Generation), Just(Weighting::Trajectory)],
-        prop_oneof![Just(Baseline::Mean), Just(Baseline::LeaveOneOut)],
-        prop_oneof![Just(None), Just(Some(1e-6)), Just(Some(0.0))],
+        prop_oneof![Just(Baseline::Mean), Just(Baseline::LeaveOneOut), Just(Baseline::Zero)],
+        division,
         prop_oneof![Just(Singleton::Zero), Just(Singleton::Exclude), Just(Singleton::Raw)],
         prop_oneof![Just(ZeroVariance::Keep), Just(ZeroVariance::Exclude)],
         prop_oneof![
@@ -174,16 +190,32 @@ fn rules() -> impl Strategy<Value = Rules> {
             Just(Malfunction::Trajectory)
         ],
         prop_oneof![Just(0), Just(B / 10)],
+        prop_oneof![Just(1.0), Just(0.3)],
     )
         .prop_map(
-            |(weighting, baseline, scale, singleton, zero_variance, malfunction, blank_penalty)| Rules {
+            |(
+                grouping,
                 weighting,
                 baseline,
-                scale,
+                (scale, whiten),
                 singleton,
                 zero_variance,
                 malfunction,
-                blank_penalty,
+                penalty,
+                weight,
+            )| {
+                Rules {
+                    grouping,
+                    weighting,
+                    baseline,
+                    scale,
+                    whiten,
+                    singleton,
+                    zero_variance,
+                    malfunction,
+                    blank_penalty: penalty,
+                    rehearsal_weight: weight,
+                }
             },
         )
 }
