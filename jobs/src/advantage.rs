@@ -18,7 +18,7 @@ pub const SPEC: StageSpec = StageSpec {
     version: 1,
     inputs: &[Table::Generations, Table::Rewards],
     outputs: &[Table::Advantages],
-    queries: &[queries::ADVANTAGES],
+    queries: &[queries::ADVANTAGES, queries::WHITENED],
     config: "advantage",
 };
 
@@ -68,22 +68,33 @@ pub async fn check_query(ctx: &RunContext) -> Result<(), JobError> {
     Ok(session.check_query(&name, &text, SPEC.inputs, &params, Table::Advantages).await?)
 }
 
-/// Runs the query on the missing parts: a group never crosses one. Where advantages are whitened, on the whole step.
+/// Runs the query on the missing parts: a group never crosses one. Where advantages are whitened, on all parts, for what
+/// is whitened is all that the step has.
 ///
 /// # Errors
-/// [`JobError::Sql`] if the query fails, or a replaced one makes another table or other rows.
+/// [`JobError::Sql`] if a query fails, or a replaced one makes another table or other rows.
 pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -> Result<(), JobError> {
     let missing = execution.missing_parts().await?;
     let is_whole = missing.len() == execution.n_parts() as usize;
     let mut has_signal = false;
     if ctx.config.advantage.whiten && !missing.is_empty() {
-        let parts: Vec<u32> = (0..execution.n_parts()).collect();
-        let batches = advantages(ctx, inputs, &parts).await?;
-        has_signal = batches.iter().any(has_other_than_0);
-        let of_part = part_of_tasks(inputs, &parts).await?;
+        let mut batches = Vec::new();
+        let mut part_of_task = HashMap::new();
+        for part in 0..execution.n_parts() {
+            let of_part: Vec<RecordBatch> = advantages(ctx, inputs, part).await?;
+            part_of_task.extend(tasks(&of_part).map(|task| (task, part)));
+            batches.extend(of_part);
+        }
+        let GivenQuery { name, text } = ctx.query(queries::WHITENED);
+        let tables = [(Table::Advantages, batches)];
+        let params = ctx.config.advantage.to_whitening_params();
+        let whitened =
+            QuerySession::default().run_query(&name, &text, &tables, &params, Table::Advantages).await?;
+        check_covered(&name, (Table::Advantages, &whitened), (tables[0].0, &tables[0].1))?;
+        has_signal = whitened.iter().any(has_other_than_0);
         let mut rows: BTreeMap<u32, Vec<AdvantageRow>> = BTreeMap::new();
-        for row in rows_of::<AdvantageRow>(&batches)? {
-            if let Some(part) = of_part.get(&row.task_id) {
+        for row in rows_of::<AdvantageRow>(&whitened)? {
+            if let Some(part) = part_of_task.get(&row.task_id) {
                 rows.entry(*part).or_default().push(row);
             }
         }
@@ -93,7 +104,7 @@ pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -
         }
     } else {
         for part in missing {
-            let batches = advantages(ctx, inputs, &[part]).await?;
+            let batches = advantages(ctx, inputs, part).await?;
             has_signal |= batches.iter().any(has_other_than_0);
             execution.write_batches(Table::Advantages, part, &batches).await?;
             execution.finish_part(part).await?;
@@ -109,15 +120,13 @@ pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -
     Ok(())
 }
 
-/// The query's rows for some parts.
-async fn advantages(ctx: &RunContext, inputs: &Inputs, parts: &[u32]) -> Result<Vec<RecordBatch>, JobError> {
+/// The query's rows for a part.
+async fn advantages(ctx: &RunContext, inputs: &Inputs, part: u32) -> Result<Vec<RecordBatch>, JobError> {
     let GivenQuery { name, text } = ctx.query(queries::ADVANTAGES);
-    let (mut generations, mut rewards) = (Vec::new(), Vec::new());
-    for part in parts {
-        generations.extend(inputs.rollout.read_batches(Table::Generations, *part).await?);
-        rewards.extend(inputs.score.read_batches(Table::Rewards, *part).await?);
-    }
-    let tables = [(Table::Generations, generations), (Table::Rewards, rewards)];
+    let tables = [
+        (Table::Generations, inputs.rollout.read_batches(Table::Generations, part).await?),
+        (Table::Rewards, inputs.score.read_batches(Table::Rewards, part).await?),
+    ];
     let params = ctx.config.advantage.to_params();
     let batches =
         QuerySession::default().run_query(&name, &text, &tables, &params, Table::Advantages).await?;
@@ -125,17 +134,11 @@ async fn advantages(ctx: &RunContext, inputs: &Inputs, parts: &[u32]) -> Result<
     Ok(batches)
 }
 
-/// The part that each task is in: a group never crosses parts.
-async fn part_of_tasks(inputs: &Inputs, parts: &[u32]) -> Result<HashMap<String, u32>, JobError> {
-    let mut all = HashMap::new();
-    for part in parts {
-        for batch in inputs.rollout.read_batches(Table::Generations, *part).await? {
-            let tasks = batch.column_by_name("task_id").and_then(|column| column.as_string_opt::<i64>());
-            let tasks = tasks.into_iter().flatten().flatten();
-            all.extend(tasks.map(|task| (task.to_owned(), *part)));
-        }
-    }
-    Ok(all)
+/// The tasks of some rows.
+fn tasks(batches: &[RecordBatch]) -> impl Iterator<Item = String> {
+    let columns = batches.iter().filter_map(|batch| batch.column_by_name("task_id"));
+    let texts = columns.filter_map(|column| column.as_string_opt::<i64>());
+    texts.flat_map(|texts| texts.iter().flatten().map(str::to_owned))
 }
 
 fn has_other_than_0(batch: &RecordBatch) -> bool {

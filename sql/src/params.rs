@@ -139,7 +139,7 @@ impl RewardParams {
     }
 }
 
-/// Parameters of [`queries::ADVANTAGES`](crate::queries::ADVANTAGES).
+/// Parameters of [`queries::ADVANTAGES`](crate::queries::ADVANTAGES) and [`queries::WHITENED`](crate::queries::WHITENED).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdvantageParams {
@@ -192,21 +192,32 @@ impl Default for AdvantageParams {
 }
 
 impl AdvantageParams {
-    /// As the query takes them.
+    /// As the query that whitens takes them.
+    pub fn to_whitening_params(&self) -> Vec<Param> {
+        vec![
+            ("grouping", text(self.grouping.name())),
+            ("epsilon", ScalarValue::Float64(Some(self.epsilon))),
+            ("rehearsal_weight", ScalarValue::Float64(Some(self.rehearsal_weight))),
+        ]
+    }
+
+    /// As the query takes them. Where it is followed by the one that whitens, that one weights the roles.
     pub fn to_params(&self) -> Vec<Param> {
         vec![
             ("grouping", text(self.grouping.name())),
             ("weighting", text(self.weighting.name())),
             ("baseline", text(self.baseline.name())),
             ("scale", ScalarValue::Boolean(Some(self.scale))),
-            ("whiten", ScalarValue::Boolean(Some(self.whiten))),
             ("epsilon", ScalarValue::Float64(Some(self.epsilon))),
             ("singleton", text(self.singleton.name())),
             ("zero_variance", text(self.zero_variance.name())),
             ("malfunction", text(self.malfunction.name())),
             ("malfunction_reward", decimal(self.malfunction_reward)),
             ("blank_penalty", decimal(self.blank_penalty)),
-            ("rehearsal_weight", ScalarValue::Float64(Some(self.rehearsal_weight))),
+            (
+                "rehearsal_weight",
+                ScalarValue::Float64(Some(if self.whiten { 1.0 } else { self.rehearsal_weight })),
+            ),
         ]
     }
 }

@@ -14,6 +14,10 @@ pub const REWARDS: Query =
 pub const ADVANTAGES: Query =
     Query { name: "advantage/advantages.sql", text: include_str!("../queries/advantage/advantages.sql") };
 
+/// The advantages of a step are whitened, with [`AdvantageParams`](crate::AdvantageParams).
+pub const WHITENED: Query =
+    Query { name: "whiten/advantages.sql", text: include_str!("../queries/whiten/advantages.sql") };
+
 /// Rewards become scores, with [`EvaluationParams`](crate::EvaluationParams).
 pub const EVALUATIONS: Query =
     Query { name: "evaluate/evaluations.sql", text: include_str!("../queries/evaluate/evaluations.sql") };
@@ -33,6 +37,7 @@ pub struct QuerySpec {
 pub const ALL: &[QuerySpec] = &[
     QuerySpec { query: REWARDS, output: Table::Rewards, inputs: &[Table::Trajectories, Table::Verdicts] },
     QuerySpec { query: ADVANTAGES, output: Table::Advantages, inputs: &[Table::Generations, Table::Rewards] },
+    QuerySpec { query: WHITENED, output: Table::Advantages, inputs: &[Table::Advantages] },
     QuerySpec {
         query: EVALUATIONS,
         output: Table::Evaluations,

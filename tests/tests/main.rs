@@ -13,6 +13,8 @@ mod dependencies;
 #[cfg(test)]
 mod docs;
 #[cfg(test)]
+mod explain;
+#[cfg(test)]
 mod lora;
 #[cfg(test)]
 mod objectives;

@@ -3,6 +3,7 @@
 mod args;
 mod checkpoint;
 mod config;
+mod explain;
 mod inspect;
 mod put;
 mod quickstart;
@@ -62,6 +63,8 @@ enum Command {
     Show(inspect::ShowArgs),
     /// Print what a checkpoint or a stage was made from, back to the tasks
     Lineage(inspect::LineageArgs),
+    /// Compare the verdicts, rewards and advantages of two runs, or of two attempts of one
+    Diff(explain::DiffArgs),
     /// Hash everything of a run again and compare
     Verify(inspect::VerifyArgs),
     /// Print the effective configuration
@@ -90,6 +93,7 @@ impl Cli {
             Command::Sql(args) => args.run().await,
             Command::Show(args) => args.run().await,
             Command::Lineage(args) => args.run().await,
+            Command::Diff(args) => args.run().await,
             Command::Verify(args) => args.run().await,
             Command::Config(args) => args.run(),
         }

@@ -5,6 +5,7 @@ use envace_pipeline::{Manifest, PlanState};
 use envace_schemas::Table;
 
 use super::RunArgs;
+use super::explain::explain;
 use super::inspect::{print_bytes, print_line};
 use crate::advantage;
 use crate::context::{GivenQuery, RunContext, StageOutcome};
@@ -75,6 +76,10 @@ pub struct AdvantageArgs {
     /// Print the built-in query and stop: a start for one of your own
     #[arg(long)]
     print_sql: bool,
+
+    /// Print the group of a task as it is stored, and why each generation has the advantage it has; makes nothing
+    #[arg(long, value_name = "TASK_ID", conflicts_with_all = ["print_sql", "sql", "dry_run", "new_attempt"])]
+    explain: Option<String>,
 }
 
 impl AdvantageArgs {
@@ -86,6 +91,10 @@ impl AdvantageArgs {
             return Ok(ExitCode::SUCCESS);
         }
         let mut ctx = self.stage.run.open().await?;
+        if let Some(task) = &self.explain {
+            explain(&ctx.store, &ctx.run, self.stage.step, task).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
         ctx.new_attempt = self.stage.new_attempt;
         self.query.apply(&mut ctx).await?;
         run_stage(&ctx, Which::Advantage, self.stage.step, self.stage.dry_run).await

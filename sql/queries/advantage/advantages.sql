@@ -9,8 +9,6 @@
 --         $baseline           'mean' of all members; 'leave_one_out': of those of the other trajectories;
 --                             'zero': none
 --         $scale              BOOLEAN: divide by the deviation, or only center
---         $whiten             BOOLEAN: center once more over all rows, of each role or of both as above, and
---                             divide by their deviation; not with $scale, and on all that a step has
 --         $epsilon            DOUBLE: added to that deviation, in reward units
 --         $singleton          'zero', 'exclude', 'raw': for a generation with nothing to be compared with, the
 --                             advantage is 0, or it is excluded, or the advantage is its reward
@@ -21,13 +19,12 @@
 --         $blank_penalty      DECIMAL(18, 9): taken from the reward of a generation without visible text
 --         $rehearsal_weight   DOUBLE: what advantages of the rehearsal role are multiplied with at the end
 -- source  DeepSeekMath 4.1.2, arxiv.org/abs/2402.03300; without deviation, 2503.20783; one baseline per role,
---         2602.08847; leave-one-out, RLOO, 2402.14740; whitened, REINFORCE++, 2501.03262
+--         2602.08847; leave-one-out, RLOO, 2402.14740
 --
 -- Rewards are summed as whole billionths, so no sum depends on how rows are ordered or partitioned, and each
 -- result is one division of exact numbers: with n members of sum S, the baseline is S / n and the centered
 -- reward (n r - S) / n. The deviation is the sample one (n - 1) over all members, the own trajectory included
--- even with leave-one-out; a deviation of 0 divides nothing. Before whitening, advantages are rounded to a
--- billionth.
+-- even with leave-one-out; a deviation of 0 divides nothing.
 --
 -- A generation beyond the gated prefix, without tokens, or ungraded is no member, and says why.
 
@@ -110,7 +107,7 @@ groups AS (
 
 compared AS (
     SELECT
-        s.task_id, s.sample, s.generation_index, s.role, s.pool, s.reward, s.units, s.exclusion_reason,
+        s.task_id, s.sample, s.generation_index, s.role, s.reward, s.units, s.exclusion_reason,
         g.least = g.most AS is_constant,
         -- The members compared with, and their sum.
         coalesce(g.n, 0) - CASE WHEN $baseline = 'leave_one_out' THEN coalesce(own.n, 0) ELSE 0 END AS n,
@@ -128,7 +125,7 @@ compared AS (
 
 ruled AS (
     SELECT
-        task_id, sample, generation_index, role, pool, reward, units, n, sum_units, deviation,
+        task_id, sample, generation_index, role, reward, units, n, sum_units, deviation,
         exclusion_reason IS NULL
             AND n = CASE $baseline WHEN 'leave_one_out' THEN 0 WHEN 'mean' THEN 1 ELSE -1 END AS is_singleton,
         CASE
@@ -142,7 +139,7 @@ ruled AS (
 
 centered AS (
     SELECT
-        task_id, sample, generation_index, role, pool, reward, n, exclusion_reason,
+        task_id, sample, generation_index, role, reward, n, exclusion_reason,
         CASE
             WHEN exclusion_reason IS NULL AND NOT is_singleton AND $baseline <> 'zero'
                 THEN CAST(sum_units AS DOUBLE) / CAST(n * 1000000000 AS DOUBLE)
@@ -159,67 +156,15 @@ centered AS (
             ELSE CAST(units * n - sum_units AS DOUBLE) / CAST(n * 1000000000 AS DOUBLE)
         END AS difference
     FROM ruled
-),
-
-scaled AS (
-    SELECT
-        task_id, sample, generation_index, role, pool, reward, n, exclusion_reason, baseline, deviation,
-        CASE WHEN deviation IS NULL THEN difference ELSE difference / deviation END AS advantage,
-        CASE
-            WHEN $whiten
-                THEN CAST(round(
-                    CASE WHEN deviation IS NULL THEN difference ELSE difference / deviation END
-                    * CAST(1000000000 AS DOUBLE)
-                ) AS DECIMAL(38, 0))
-        END AS units
-    FROM centered
-),
-
-step_sums AS (
-    SELECT
-        pool,
-        -- Their own type: a count is too narrow to be multiplied with squares.
-        CAST(count(units) AS DECIMAL(38, 0)) AS n,
-        sum(units) AS units,
-        sum(units * units) AS squares
-    FROM scaled
-    GROUP BY pool
-),
-
-whitened AS (
-    SELECT
-        s.task_id, s.sample, s.generation_index, s.role, s.reward, s.n, s.exclusion_reason,
-        s.baseline, s.deviation, s.advantage,
-        CAST(s.units * w.n - w.units AS DOUBLE) / CAST(w.n * 1000000000 AS DOUBLE) AS centered,
-        CASE
-            WHEN s.units IS NOT NULL AND w.n > 1 AND w.n * w.squares > w.units * w.units THEN
-                sqrt(CAST(w.n * w.squares - w.units * w.units AS DOUBLE) / CAST(w.n * (w.n - 1) AS DOUBLE))
-                / CAST(1000000000 AS DOUBLE) + CAST($epsilon AS DOUBLE)
-        END AS step_deviation
-    FROM scaled AS s
-    LEFT JOIN step_sums AS w ON w.pool = s.pool
-),
-
-finished AS (
-    SELECT
-        task_id, sample, generation_index, role, reward, n, exclusion_reason, baseline,
-        CASE WHEN $whiten THEN step_deviation ELSE deviation END AS deviation,
-        CASE
-            WHEN NOT $whiten THEN advantage
-            WHEN step_deviation IS NULL THEN centered
-            ELSE centered / step_deviation
-        END AS advantage
-    FROM whitened
 )
 
 SELECT
     task_id, sample, generation_index, role, reward, baseline, deviation,
     n AS group_size,
-    CASE
-        WHEN role = 'rehearsal' THEN advantage * CAST($rehearsal_weight AS DOUBLE)
-        ELSE advantage
-    END AS advantage,
+    CASE WHEN deviation IS NULL THEN difference ELSE difference / deviation END
+        * CASE WHEN role = 'rehearsal' THEN CAST($rehearsal_weight AS DOUBLE) ELSE CAST(1 AS DOUBLE) END
+        AS advantage,
     exclusion_reason IS NULL AS is_included,
     exclusion_reason
-FROM finished
+FROM centered
 ORDER BY task_id, sample, generation_index

@@ -98,9 +98,13 @@ fn sql_advantages(
         reward_rows.push(RewardRow { n_kept_user_turns: n_kept.unwrap(), ..row });
     }
     let inputs = [table_of(&generation_rows), table_of(&reward_rows)];
-    let params = params_of(rules).to_params();
+    let params = params_of(rules);
     let mut found: Vec<AdvantageRow> =
-        block_on(rows(queries::ADVANTAGES, &inputs, &params, n_partitions)).unwrap();
+        block_on(rows(queries::ADVANTAGES, &inputs, &params.to_params(), n_partitions)).unwrap();
+    if params.whiten {
+        let (query, params) = (queries::WHITENED, params.to_whitening_params());
+        found = block_on(rows(query, &[table_of(&found)], &params, n_partitions)).unwrap();
+    }
     let keys: Vec<_> =
         found.iter().map(|row| (row.task_id.clone(), row.sample, row.generation_index)).collect();
     assert!(keys.is_sorted(), "{keys:?}");

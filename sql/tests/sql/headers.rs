@@ -42,6 +42,7 @@ fn body(text: &str) -> String {
 
 fn params_of(spec: &QuerySpec) -> Vec<Param> {
     match spec.output {
+        _ if spec.query == queries::WHITENED => AdvantageParams::default().to_whitening_params(),
         Table::Rewards => RewardParams::default().to_params(),
         Table::Advantages => AdvantageParams::default().to_params(),
         Table::Evaluations => {
