@@ -1,6 +1,8 @@
 //! Holding the result of a query to the table it must make.
 
-use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
+use std::cmp::Ordering;
+
+use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array, make_comparator};
 use arrow::compute::{
     CastOptions, SortColumn, SortOptions, cast_with_options, concat_batches, lexsort_to_indices, partition,
     take_record_batch,
@@ -103,6 +105,10 @@ pub(crate) fn conform(
         arrays.push(target.convert(&column, whole.column(index))?);
     }
     let rows = RecordBatch::try_new(target.table.schema(), arrays).map_err(|source| target.arrow(source))?;
+    // Queries of envace give their rows in this order, and looking is a tenth of the work of sorting.
+    if is_sorted_by_grain(target.table, &rows).map_err(|source| target.arrow(source))? {
+        return Ok(vec![rows]);
+    }
     let sorted = sorted_by_grain(target.table, &rows).map_err(|source| target.arrow(source))?;
     check_keys(target, &sorted)?;
     Ok(vec![sorted])
@@ -141,12 +147,27 @@ fn converts(found: &DataType, expected: &DataType) -> bool {
     }
 }
 
+const KEY_ORDER: SortOptions = SortOptions { descending: false, nulls_first: true };
+
 fn grain_columns(table: Table, rows: &RecordBatch) -> Vec<ArrayRef> {
     table.grain().iter().filter_map(|name| rows.column_by_name(name)).map(ArrayRef::clone).collect()
 }
 
+/// Whether each row's key is greater than the one before it: the rows are sorted, and no key is there twice.
+fn is_sorted_by_grain(table: Table, rows: &RecordBatch) -> Result<bool, ArrowError> {
+    let columns = grain_columns(table, rows);
+    let comparators: Vec<_> = columns
+        .iter()
+        .map(|values| make_comparator(values, values, KEY_ORDER))
+        .collect::<Result<_, ArrowError>>()?;
+    Ok((1..rows.num_rows()).all(|row| {
+        let order = comparators.iter().map(|compare| compare(row - 1, row)).find(|order| order.is_ne());
+        order == Some(Ordering::Less)
+    }))
+}
+
 fn sorted_by_grain(table: Table, rows: &RecordBatch) -> Result<RecordBatch, ArrowError> {
-    let options = Some(SortOptions { descending: false, nulls_first: true });
+    let options = Some(KEY_ORDER);
     let keys: Vec<_> =
         grain_columns(table, rows).into_iter().map(|values| SortColumn { values, options }).collect();
     let order: UInt32Array = lexsort_to_indices(&keys, None)?;
