@@ -91,7 +91,7 @@ fn generation(task: u64, sample: i32, index: i32, trajectory: u64) -> Generation
         n_prompt_tokens: 100,
         text: format!("output {draw:016x} of some length, as an output has"),
         finish_reason: "stop".to_owned(),
-        error_code: (draw % 50 == 0).then(|| "NO_TAG".to_owned()),
+        error_code: draw.is_multiple_of(50).then(|| "NO_TAG".to_owned()),
         is_blank: draw % 40 == 1,
         temperature: 1.0,
         top_p: 1.0,
@@ -106,12 +106,12 @@ fn reward(task: u64, sample: i32, role: &str, reward: Decimal) -> RewardRow {
         task_id: format!("task-{task:08}"),
         sample,
         role: role.to_owned(),
-        reward: (draw % 30 != 0).then_some(reward),
+        reward: (!draw.is_multiple_of(30)).then_some(reward),
         ungraded_reason: None,
         is_success: None,
         n_graded: 3,
         n_items: 3,
-        n_kept_user_turns: if draw % 4 == 0 { 2 } else { 3 },
+        n_kept_user_turns: if draw.is_multiple_of(4) { 2 } else { 3 },
         n_scripted_user_turns: 3,
     }
 }
