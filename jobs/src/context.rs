@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::config::Config;
 use crate::error::JobError;
+use crate::score::judge::Refresh;
 use crate::task::Task;
 use crate::task_set;
 
@@ -34,6 +35,8 @@ pub struct RunContext {
     pub config: Config,
     /// Whether a stage makes another attempt although it has an output.
     pub new_attempt: bool,
+    /// Which questions a judge is asked again although they have an answer.
+    pub refresh: Refresh,
     /// Queries given in place of declared ones, by the declared one's name.
     pub given_queries: BTreeMap<&'static str, GivenQuery>,
 }
@@ -114,7 +117,14 @@ impl RunContext {
         if let RunConfig::Other(_) = store.store_run_config(run, &text).await? {
             store.put(&envace_pipeline::Path::from_iter(["runs", run, "config.toml"]), text).await?;
         }
-        Ok(Self { store, run: run.to_owned(), config, new_attempt: false, given_queries: BTreeMap::new() })
+        Ok(Self {
+            store,
+            run: run.to_owned(),
+            config,
+            new_attempt: false,
+            refresh: Refresh::Nothing,
+            given_queries: BTreeMap::new(),
+        })
     }
 
     /// What can change the last bits of what models compute here; opens the device.

@@ -24,6 +24,7 @@ use crate::rollout::stage::{
 };
 use crate::rollout::trajectory::{Settings, TrajectoryRows};
 use crate::rollout::{Environment, EpisodeOptions};
+use crate::score::judge::{Judge, key_section};
 use crate::score::stage::{messages_of, rewards, verdicts};
 use crate::task::Task;
 use crate::world::World;
@@ -31,7 +32,7 @@ use crate::world::World;
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "evaluate",
-    version: 4,
+    version: 5,
     inputs: &[Table::Tasks],
     outputs: &[
         Table::Trajectories,
@@ -39,6 +40,7 @@ pub const SPEC: StageSpec = StageSpec {
         Table::Generations,
         Table::Sequences,
         Table::Verdicts,
+        Table::JudgeCalls,
         Table::Rewards,
         Table::Evaluations,
     ],
@@ -91,7 +93,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Evaluation, JobError> {
         "seed": ctx.config.seed,
         "evaluate": section("evaluate", config)?,
         "rollout": section("rollout", &shared(&ctx.config.rollout))?,
-        "score": section("score", &ctx.config.score)?,
+        "score": key_section(&ctx.config.score)?,
     });
     let fingerprint = Some(ctx.fingerprint()?);
     let plan = ctx.plan(&SPEC, step, section, inputs, fingerprint, work.len()).await?;
@@ -155,15 +157,25 @@ pub async fn execute(
         rehearsal,
     });
     let tasks: BTreeMap<&str, &Arc<Task>> = all.iter().map(|task| (task.id(), task)).collect();
+    // Parts may be written at the same time, but a judge has one queue.
+    let judge = tokio::sync::Mutex::new(Judge::open(ctx, execution).await?);
     let write = async |part: u32, rows: TrajectoryRows, timings: Vec<TimingRow>| -> Result<(), JobError> {
-        let verdicts = match config.environment {
+        let mut verdicts = match config.environment {
             Environment::World => world_verdicts(&tasks, &rows.trajectories, &rows.messages)?,
             _ => verdicts(&tasks, ctx.config.score.grade, &rows.trajectories, &rows.messages)?,
+        };
+        let calls = match judge.lock().await.as_mut() {
+            Some(judge) => {
+                let (trajectories, messages) = (&rows.trajectories, &rows.messages);
+                judge.judge(execution, &tasks, trajectories, messages, &mut verdicts).await?
+            }
+            None => Vec::new(),
         };
         let rewards = rewards(ctx, &ctx.config.score, &rows.trajectories, &verdicts).await?;
         let evaluations = evaluations(ctx, &source.digest.0, &rows, &rewards).await?;
         write_rollout(execution, part, &rows).await?;
         execution.write(part, &verdicts).await?;
+        execution.write(part, &calls).await?;
         execution.write(part, &rewards).await?;
         execution.write(part, &evaluations).await?;
         execution.write(part, &timings).await?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::score::GraderSpec;
+use crate::score::{Checklist, GraderSpec, check_checklist};
 
 /// One problem with its graders.
 #[derive(Debug, Clone)]
@@ -98,6 +98,20 @@ impl Task {
     /// The schema of the tool called `name`: the `function` object of its declaration.
     pub fn tool(&self, name: &str) -> Option<&Value> {
         self.tools.iter().map(function_of).find(|function| function["name"] == name)
+    }
+
+    /// What a judge is asked about its trajectories; empty without a checklist.
+    ///
+    /// # Errors
+    /// [`TaskError`] if the column does not parse, or does not fit the user turns.
+    pub fn checklist(&self) -> Result<Checklist, TaskError> {
+        let Some(text) = &self.row.checklist else { return Ok(Checklist::new()) };
+        let checklist = column(&self.row, "checklist", text)?;
+        check_checklist(&checklist, self.n_user_turns()).map_err(|reason| TaskError::Invariant {
+            task_id: self.id().to_owned(),
+            reason: format!("column `checklist`: {reason}"),
+        })?;
+        Ok(checklist)
     }
 
     fn check(&self) -> Result<(), TaskError> {

@@ -127,6 +127,9 @@ pub struct RewardParams {
     pub on_ungraded: OnUngraded,
     /// What a trajectory is worth that the rehearsal role cut short.
     pub on_rehearsal_failed: OnRehearsalFailed,
+    /// How much of the rehearsal role's reward is its own checklist's.
+    #[schemars(with = "String")]
+    pub rehearsal_checklist_weight: Decimal,
 }
 
 impl RewardParams {
@@ -135,6 +138,7 @@ impl RewardParams {
         vec![
             ("on_ungraded", text(self.on_ungraded.name())),
             ("on_rehearsal_failed", text(self.on_rehearsal_failed.name())),
+            ("rehearsal_checklist_weight", decimal(self.rehearsal_checklist_weight)),
         ]
     }
 }

@@ -3,5 +3,7 @@
 //! This library holds what several test modules need; the tests are in `tests/main.rs`.
 
 pub mod config_page;
+pub mod judge_server;
+pub mod judged_run;
 pub mod repository;
 pub mod tables_page;

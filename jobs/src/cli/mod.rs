@@ -46,7 +46,7 @@ enum Command {
     /// Sample trajectories
     Rollout(stage::StageArgs),
     /// Grade trajectories and reward them
-    Score(stage::StageArgs),
+    Score(stage::ScoreArgs),
     /// Compute advantages from rewards
     Advantage(stage::AdvantageArgs),
     /// Train on advantages and write the next checkpoint
@@ -84,7 +84,7 @@ impl Cli {
             Command::Run(args) => args.run().await,
             Command::Sft(args) => args.run().await,
             Command::Rollout(args) => args.run(stage::Which::Rollout).await,
-            Command::Score(args) => args.run(stage::Which::Score).await,
+            Command::Score(args) => args.run().await,
             Command::Advantage(args) => args.run().await,
             Command::Update(args) => args.run(stage::Which::Update).await,
             Command::Evaluate(args) => args.run(stage::Which::Evaluate).await,

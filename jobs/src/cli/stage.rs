@@ -12,6 +12,7 @@ use crate::context::{GivenQuery, RunContext, StageOutcome};
 use crate::drive::Stage;
 use crate::memory::stage_memory;
 use crate::rerun::rerun;
+use crate::score::judge::{self, CHECKLIST_PROMPT, Refresh};
 use crate::trainable::{refuse_another_kind, refuse_untrainable};
 
 pub use crate::drive::Stage as Which;
@@ -41,6 +42,47 @@ impl StageArgs {
         let mut ctx = self.run.open().await?;
         ctx.new_attempt = self.new_attempt;
         run_stage(&ctx, stage, self.step, self.dry_run).await
+    }
+}
+
+/// Arguments of `score`.
+#[derive(Debug, clap::Args)]
+pub struct ScoreArgs {
+    #[command(flatten)]
+    stage: StageArgs,
+
+    /// Print how many calls of the judge, tokens and, with prices in the configuration, money it would take; ask nothing
+    #[arg(long, conflicts_with = "dry_run")]
+    estimate: bool,
+
+    /// Ask the judge again, as a new attempt: `failed` questions only, or `all`
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "nothing")]
+    refresh: Refresh,
+
+    /// Print the built-in prompt of the judge and stop: a start for one of your own
+    #[arg(long)]
+    print_prompt: bool,
+}
+
+impl ScoreArgs {
+    /// Runs the stage, or prints its plan, an estimate or a prompt.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        if self.print_prompt {
+            print_bytes(CHECKLIST_PROMPT.as_bytes())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut ctx = self.stage.run.open().await?;
+        ctx.refresh = self.refresh;
+        // What was asked before stands as it is.
+        ctx.new_attempt = self.stage.new_attempt || self.refresh != Refresh::Nothing;
+        if self.estimate {
+            match judge::estimate(&ctx, self.stage.step).await? {
+                Some(estimate) => print_line(&estimate)?,
+                None => print_line(&"  judge  none: the configuration has no `[score.judge]`")?,
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        run_stage(&ctx, Which::Score, self.stage.step, self.stage.dry_run).await
     }
 }
 

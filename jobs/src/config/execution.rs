@@ -3,7 +3,7 @@ use envace_model::{Device, DeviceName, ModelError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, require};
+use super::{ConfigError, JudgeEndpoints, require};
 
 /// What must not change a result: in no stage key. Where it is computed can change last bits; that is in the key as the
 /// arithmetic fingerprint, with the kind of processor.
@@ -31,6 +31,8 @@ pub struct ExecutionConfig {
     pub scratch_folder: String,
     /// Whether a stage that needs more memory than is available is refused before it begins. Default: true.
     pub check_memory: bool,
+    /// Where judge models are.
+    pub judge: JudgeEndpoints,
 }
 
 /// Where training keeps what is needed once a step.
@@ -62,6 +64,7 @@ impl Default for ExecutionConfig {
             optimizer_state: StatePlace::Memory,
             scratch_folder: String::new(),
             check_memory: true,
+            judge: JudgeEndpoints::default(),
         }
     }
 }
@@ -106,7 +109,8 @@ impl ExecutionConfig {
             self.kv_bytes() > 0,
             "execution.kv_memory",
             "must be \"auto\", or a size above 0, such as \"4 GiB\"",
-        )
+        )?;
+        self.judge.check()
     }
 }
 

@@ -39,7 +39,7 @@ pub fn keys() -> Result<Vec<Key>, ConfigError> {
         .with(|settings| settings.inline_subschemas = true)
         .into_generator()
         .into_root_schema_for::<Config>();
-    let whole = |preset: Preset| toml::Table::try_from(with_all_sections(preset.config()));
+    let whole = |preset: Preset| toml::Table::try_from(with_all_sections(preset));
     let values = [whole(Preset::Default)?, whole(Preset::Paper)?];
     let mut keys = Vec::new();
     if let Some(fields) = schema.as_object().and_then(fields) {
@@ -48,7 +48,9 @@ pub fn keys() -> Result<Vec<Key>, ConfigError> {
     Ok(keys)
 }
 
-fn with_all_sections(mut config: Config) -> Config {
+fn with_all_sections(preset: Preset) -> Config {
+    let mut config = preset.config();
+    config.score.judge.get_or_insert_with(|| preset.judge());
     config.lora.get_or_insert_default();
     config.update.correction.get_or_insert_default();
     config
@@ -121,7 +123,7 @@ mod tests {
             }
         }
         let mut names = Vec::new();
-        let config = with_all_sections(Config::default());
+        let config = with_all_sections(Preset::Default);
         leaves("", &toml::Table::try_from(config).unwrap(), &mut names);
         let with_value: Vec<&str> =
             keys.iter().filter(|key| key.default.is_some()).map(|key| key.name.as_str()).collect();

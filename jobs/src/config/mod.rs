@@ -6,6 +6,7 @@
 mod advantage;
 mod evaluate;
 mod execution;
+mod judge;
 pub mod keys;
 mod lora;
 mod policy;
@@ -24,6 +25,7 @@ use toml::Table as TomlTable;
 pub use envace_sql::AdvantageParams;
 pub use evaluate::EvaluateConfig;
 pub use execution::{ExecutionConfig, StatePlace};
+pub use judge::{Ask, JudgeConfig, JudgeEndpoints, StructuredOutput, ToolErrors};
 pub use lora::LoraConfig;
 pub use policy::{PolicyConfig, RoleConfig, RolesConfig};
 pub use preset::Preset;
@@ -124,6 +126,18 @@ impl Config {
         let alone: Self = toml::from_str(text).map_err(parse)?;
         let over: TomlTable = toml::from_str(text).map_err(parse)?;
         let mut values = TomlTable::try_from(alone.preset.config())?;
+        if let (None, Some(_)) = (section(&values, "score.judge"), section(&over, "score.judge")) {
+            let judge = TomlTable::try_from(alone.preset.judge())?;
+            overlay(
+                &mut values,
+                [(
+                    "score".to_owned(),
+                    [("judge".to_owned(), judge.into())].into_iter().collect::<TomlTable>().into(),
+                )]
+                .into_iter()
+                .collect(),
+            );
+        }
         overlay(&mut values, over);
         let config: Self = values.try_into().map_err(parse)?;
         config.check()?;
@@ -168,6 +182,11 @@ impl Config {
 /// Refuses `value` unless `is_valid`.
 fn require(is_valid: bool, key: &'static str, reason: &str) -> Result<(), ConfigError> {
     if is_valid { Ok(()) } else { Err(ConfigError::Value { key, reason: reason.to_owned() }) }
+}
+
+/// The section of a dotted name, if it is there.
+fn section<'a>(values: &'a TomlTable, name: &str) -> Option<&'a TomlTable> {
+    name.split('.').try_fold(values, |table, key| table.get(key)?.as_table())
 }
 
 /// Puts the values of `over` in place of those of `base`, table by table.

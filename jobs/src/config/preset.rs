@@ -1,7 +1,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, EvaluateConfig, RolloutConfig, ScoreConfig, TasksConfig, UpdateConfig, advantage};
+use super::{
+    Config, EvaluateConfig, JudgeConfig, RolloutConfig, ScoreConfig, TasksConfig, UpdateConfig, advantage,
+};
 
 /// Where a configuration starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum, JsonSchema)]
@@ -15,6 +17,14 @@ pub enum Preset {
 }
 
 impl Preset {
+    /// What `[score.judge]` starts from where a configuration has it; without it no judge is asked.
+    pub fn judge(self) -> JudgeConfig {
+        match self {
+            Self::Default => JudgeConfig::default(),
+            Self::Paper => JudgeConfig::paper(),
+        }
+    }
+
     /// The whole configuration of the preset.
     pub fn config(self) -> Config {
         match self {

@@ -1,8 +1,9 @@
+use envace_schemas::Decimal;
 use envace_sql::{OnRehearsalFailed, OnUngraded, RewardParams};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, require};
+use super::{ConfigError, JudgeConfig, require};
 use crate::score::{GradeOptions, PartialUserTurn};
 
 /// How verdicts become rewards.
@@ -16,8 +17,15 @@ pub struct ScoreConfig {
     pub on_rehearsal_failed: OnRehearsalFailed,
     /// How verdicts are reached where the trajectory leaves a choice.
     pub grade: GradeOptions,
+    /// How much of the rehearsal role's reward is its own checklist's, which `score.judge.rehearsal` turns on; the rest
+    /// is the trajectory's. Default: "0", as in the paper.
+    #[schemars(with = "String")]
+    pub rehearsal_checklist_weight: Decimal,
     /// Largest share of trajectories that may be ungraded before the stage stops. Default: 0.5.
     pub max_ungraded_share: f64,
+    /// The judge model that reads checklists. Left out: checklists are not read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judge: Option<JudgeConfig>,
 }
 
 impl Default for ScoreConfig {
@@ -26,7 +34,9 @@ impl Default for ScoreConfig {
             on_ungraded: OnUngraded::default(),
             on_rehearsal_failed: OnRehearsalFailed::default(),
             grade: GradeOptions::default(),
+            rehearsal_checklist_weight: Decimal::ZERO,
             max_ungraded_share: 0.5,
+            judge: None,
         }
     }
 }
@@ -40,11 +50,20 @@ impl ScoreConfig {
 
     /// The parameters of the query that makes `rewards`.
     pub fn params(&self) -> RewardParams {
-        RewardParams { on_ungraded: self.on_ungraded, on_rehearsal_failed: self.on_rehearsal_failed }
+        RewardParams {
+            on_ungraded: self.on_ungraded,
+            on_rehearsal_failed: self.on_rehearsal_failed,
+            rehearsal_checklist_weight: self.rehearsal_checklist_weight,
+        }
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let share = self.max_ungraded_share;
-        require((0.0..=1.0).contains(&share), "score.max_ungraded_share", "must be in [0, 1]")
+        require((0.0..=1.0).contains(&share), "score.max_ungraded_share", "must be in [0, 1]")?;
+        let (weight, key) = (self.rehearsal_checklist_weight, "score.rehearsal_checklist_weight");
+        require((Decimal::ZERO..=Decimal::ONE).contains(&weight), key, "must be in [0, 1]")?;
+        let is_judged = self.judge.as_ref().is_some_and(|judge| judge.rehearsal);
+        require(weight == Decimal::ZERO || is_judged, key, "needs `score.judge.rehearsal = true`")?;
+        self.judge.as_ref().map_or(Ok(()), JudgeConfig::check)
     }
 }

@@ -1,12 +1,16 @@
 //! Turns trajectories into verdicts and rewards.
 
+mod checklist;
 pub mod gate;
 mod graders;
+pub mod judge;
 mod spec;
 mod spec_check;
 pub mod stage;
 mod tool_schemas;
 
+pub use checklist::{Checklist, ChecklistItem, Focus, check_checklist};
+use graders::{Fate, Outcome};
 pub use graders::{GradeOptions, Grader, PartialUserTurn, Unforeseen, grade, passes_gate};
 pub use spec::{
     Argument, BranchCase, CallOrder, Condition, ExpectedCall, GraderKind, GraderSpec, ReplyCase,

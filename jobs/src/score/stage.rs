@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use envace_pipeline::{Execution, InputRef, Plan, StageOutput, StageSpec};
-use envace_schemas::tables::{JudgeCallRow, MessageRow, RewardRow, TrajectoryRow, VerdictRow};
+use envace_schemas::tables::{MessageRow, RewardRow, TrajectoryRow, VerdictRow};
 use envace_schemas::{Table, batches_of, rows_of};
 use envace_sql::{QuerySession, check_covered, queries};
 
+use super::judge::{Judge, key_section};
 use super::{GradeOptions, Grader};
 use crate::config::ScoreConfig;
-use crate::context::{GivenQuery, RunContext, StageOutcome, section};
+use crate::context::{GivenQuery, RunContext, StageOutcome};
 use crate::error::JobError;
 use crate::rollout::episode::Role;
 use crate::task::Task;
@@ -18,7 +19,7 @@ use crate::task::Task;
 /// What the stage reads and writes.
 pub const SPEC: StageSpec = StageSpec {
     name: "score",
-    version: 2,
+    version: 3,
     inputs: &[Table::Tasks, Table::Trajectories, Table::Messages],
     outputs: &[Table::Verdicts, Table::JudgeCalls, Table::Rewards],
     queries: &[queries::REWARDS],
@@ -37,7 +38,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<(Plan, StageOutput), Jo
         InputRef::table(rollout.manifest(), Table::Trajectories)?,
         InputRef::table(rollout.manifest(), Table::Messages)?,
     ];
-    let config = section("score", &ctx.config.score)?;
+    let config = key_section(&ctx.config.score)?;
     let n_parts = rollout.n_parts(Table::Trajectories)? as usize;
     Ok((ctx.plan(&SPEC, step, config, inputs, None, n_parts).await?, rollout))
 }
@@ -58,13 +59,18 @@ pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> 
 pub async fn execute(ctx: &RunContext, rollout: &StageOutput, execution: &Execution) -> Result<(), JobError> {
     let (_, tasks) = ctx.tasks().await?;
     let tasks: BTreeMap<&str, &Arc<Task>> = tasks.iter().map(|task| (task.id(), task)).collect();
+    let mut judge = Judge::open(ctx, execution).await?;
     for part in execution.missing_parts().await? {
         let trajectories: Vec<TrajectoryRow> = rollout.read(part).await?;
         let messages: Vec<MessageRow> = rollout.read(part).await?;
-        let verdicts = verdicts(&tasks, ctx.config.score.grade, &trajectories, &messages)?;
+        let mut verdicts = verdicts(&tasks, ctx.config.score.grade, &trajectories, &messages)?;
+        let calls = match &mut judge {
+            Some(judge) => judge.judge(execution, &tasks, &trajectories, &messages, &mut verdicts).await?,
+            None => Vec::new(),
+        };
         let rewards = rewards(ctx, &ctx.config.score, &trajectories, &verdicts).await?;
         execution.write(part, &verdicts).await?;
-        execution.write::<JudgeCallRow>(part, &[]).await?;
+        execution.write(part, &calls).await?;
         execution.write(part, &rewards).await?;
         execution.finish_part(part).await?;
     }

@@ -11,18 +11,8 @@ use serde_json::value::RawValue;
 use super::ImportOptions;
 use super::dialogue::{Dialogue, read_dialogue};
 use super::records::{json_reason, unpacked};
-use crate::score::ToolSchemas;
+use crate::score::{Checklist, ToolSchemas, check_checklist};
 use crate::task::function_of;
-
-/// How far the weights of a user turn may miss 1.
-const WEIGHT_TOLERANCE: f64 = 1e-6;
-/// What an item may look at.
-const FOCUSES: &[&str] = &[
-    "assistant.tool_calls",
-    "assistant.content.thinking",
-    "assistant.content.user_visible_reply",
-    "tool.content",
-];
 
 #[derive(Deserialize)]
 struct Record<'a> {
@@ -53,15 +43,6 @@ struct Interaction<'a> {
     checklist_list: &'a RawValue,
 }
 
-#[derive(Deserialize)]
-struct Item {
-    id: String,
-    #[serde(rename = "question")]
-    _question: String,
-    focus_on: String,
-    weight: f64,
-}
-
 /// One record as a row. Its graders are empty: a judge reads the checklist.
 pub(super) fn row(text: &str, options: &ImportOptions) -> Result<TaskRow, String> {
     let record: Record<'_> =
@@ -84,7 +65,9 @@ pub(super) fn row(text: &str, options: &ImportOptions) -> Result<TaskRow, String
         .map_err(|error| json_reason("`interaction_kwargs` do not parse", &error))?;
     let checklist = unpacked(interaction.checklist_list).into_owned();
     let user_texts = transcript.user_texts();
-    check_checklist(&checklist, user_texts.len())?;
+    let parsed: Checklist = serde_json::from_str(&checklist)
+        .map_err(|error| json_reason("`checklist_list` does not parse", &error))?;
+    check_checklist(&parsed, user_texts.len())?;
     let later = user_texts.get(1..).unwrap_or_default();
     let data_source = record.data_source.filter(|source| !source.is_empty());
     let source = options.source.clone().or(data_source).unwrap_or_else(|| "checklist".to_owned());
@@ -147,45 +130,4 @@ fn check_tools(tools: &str, transcript: &Dialogue) -> Result<(), String> {
         Some(call) => Err(format!("`{}` is called, but there are no tools", call.name)),
         None => Ok(()),
     }
-}
-
-fn check_checklist(checklist: &str, n_user_messages: usize) -> Result<(), String> {
-    let variants: Vec<Vec<Vec<Item>>> = serde_json::from_str(checklist)
-        .map_err(|error| json_reason("`checklist_list` does not parse", &error))?;
-    if variants.is_empty() {
-        return Err("it has no checklist".to_owned());
-    }
-    for (index, variant) in variants.iter().enumerate() {
-        if variant.len() != n_user_messages {
-            return Err(format!(
-                "checklist {index} has {} user turns, the dialogue {n_user_messages}",
-                variant.len()
-            ));
-        }
-        for (user_turn, items) in variant.iter().enumerate() {
-            check_items(items)
-                .map_err(|reason| format!("checklist {index}, user turn {user_turn}: {reason}"))?;
-        }
-    }
-    Ok(())
-}
-
-fn check_items(items: &[Item]) -> Result<(), String> {
-    let mut ids = BTreeSet::new();
-    for item in items {
-        if !ids.insert(&item.id) {
-            return Err(format!("two items are called `{}`", item.id));
-        }
-        if !FOCUSES.contains(&item.focus_on.as_str()) {
-            return Err(format!("item `{}` has no such `focus_on`: {}", item.id, item.focus_on));
-        }
-        if item.weight.is_nan() || item.weight < 0.0 {
-            return Err(format!("weight of item `{}` is negative: {}", item.id, item.weight));
-        }
-    }
-    let sum: f64 = items.iter().map(|item| item.weight).sum();
-    if (sum - 1.0).abs() > WEIGHT_TOLERANCE {
-        return Err(format!("weights must sum to 1: {sum}"));
-    }
-    Ok(())
 }

@@ -23,24 +23,42 @@ row! {
         weight: Decimal,
         /// Whether later user turns count only if it passed.
         is_required: bool,
-        /// The judge call it rests on. NULL: no judge was asked.
+        /// The first judge call it rests on; `judge_calls` has all of the item. NULL: no judge was asked.
         request_hash: Option<String>,
     }
 }
 
 row! {
     /// A row of `judge_calls`.
-    JudgeCallRow = "judge_calls", version 1, grain ["request_hash", "try_index"] {
-        /// Hex digest of model, prompt, schema, sampling settings and vote.
-        request_hash: String,
-        /// 0-based; a refresh asks again.
+    JudgeCallRow = "judge_calls", version 2,
+        grain ["task_id", "sample", "user_turn", "grader", "item", "turn", "vote", "try_index"] {
+        /// The task.
+        task_id: String,
+        /// The trajectory within its group.
+        sample: i32,
+        /// 0-based user turn asked about.
+        user_turn: i32,
+        /// `checklist`, or `rehearsal_checklist` for an item about the imagined responses.
+        grader: String,
+        /// The item, unique in its user turn and grader.
+        item: String,
+        /// 0-based turn after which the transcript was cut for the judge; -1 if the user turn has none.
+        turn: i32,
+        /// 0-based, of `score.judge.votes`.
+        vote: i32,
+        /// 0-based: one more for every answer that could not be read, and for every refresh.
         try_index: i32,
+        /// Hex digest of model, prompt, schema, sampling settings and vote: what is asked again word by word has it
+        /// already.
+        request_hash: String,
         /// The model asked.
         model: String,
         /// JSON text of the request.
         request: String,
-        /// JSON text of the response. NULL: none came.
+        /// What the model wrote, or what came in its place. NULL: nothing came.
         response: Option<String>,
+        /// The answer in it. NULL: there is none, and `error` says why.
+        is_passed: Option<bool>,
         /// Tokens of the request. NULL: not reported.
         n_request_tokens: Option<i64>,
         /// Tokens of the response. NULL: not reported.

@@ -7,6 +7,9 @@
 --         $on_rehearsal_failed  'null': a trajectory cut off because the rehearsal role failed twice has no
 --                               reward, for it is not the actor's fault; 'score': it counts as far as it came,
 --                               and what could not be graded for that reason has failed
+--         $rehearsal_checklist_weight  what share of the rehearsal role's reward is that of its own checklist: the
+--                               weight of its passed items over that of all, in the user turns kept; the rest is
+--                               the trajectory's. A trajectory without such items has the trajectory's alone
 -- source  reward of a checklist, CM2, arxiv.org/abs/2602.12268, over scripted user turns
 --
 -- The gated prefix: after the first user turn with a required item that did not pass (failed or ungraded) all
@@ -28,6 +31,7 @@ WITH items AS (
         END AS is_passed
     FROM verdicts AS v
     INNER JOIN trajectories AS t ON t.task_id = v.task_id AND t.sample = v.sample
+    WHERE v.grader <> 'rehearsal_checklist'
 ),
 
 gates AS (
@@ -73,6 +77,32 @@ user_turn_scores AS (
     FROM user_turns
 ),
 
+rehearsal_items AS (
+    SELECT
+        v.task_id, v.sample,
+        sum(CASE WHEN v.is_passed IS NULL THEN 1 ELSE 0 END) AS n_ungraded,
+        sum(CASE WHEN v.is_passed IS NULL THEN 0 ELSE CAST(v.weight * 1000000000 AS DECIMAL(38, 0)) END)
+            AS weight,
+        sum(CASE WHEN v.is_passed THEN CAST(v.weight * 1000000000 AS DECIMAL(38, 0)) ELSE 0 END) AS passed
+    FROM verdicts AS v
+    LEFT JOIN gates AS g ON g.task_id = v.task_id AND g.sample = v.sample
+    WHERE v.grader = 'rehearsal_checklist' AND (g.gate IS NULL OR v.user_turn <= g.gate)
+    GROUP BY v.task_id, v.sample
+),
+
+rehearsal_scores AS (
+    SELECT
+        task_id, sample,
+        CASE
+            WHEN weight > 0 AND ($on_ungraded = 'skip' OR n_ungraded = 0) THEN
+                CAST(
+                    (2000000000 * passed + weight - (2000000000 * passed + weight) % (2 * weight))
+                    / (2 * weight) AS DECIMAL(38, 0)
+                )
+        END AS own_units
+    FROM rehearsal_items
+),
+
 prefixes AS (
     SELECT
         task_id, sample,
@@ -115,13 +145,8 @@ scored AS (
     SELECT
         task_id, sample, n_rehearsals, n_items, n_graded, n_kept_user_turns, n_scripted_user_turns,
         ungraded_reason,
-        CASE
-            WHEN ungraded_reason IS NULL THEN
-                CAST(
-                    CAST((twice - twice % parts) / parts AS DECIMAL(38, 0))
-                    * CAST('0.000000001' AS DECIMAL(10, 9)) AS DECIMAL(18, 9)
-                )
-        END AS reward,
+        CASE WHEN ungraded_reason IS NULL THEN CAST((twice - twice % parts) / parts AS DECIMAL(38, 0)) END
+            AS units,
         CASE
             WHEN ungraded_reason = 'rehearsal_failed' THEN NULL
             WHEN n_items = 0 THEN NULL
@@ -130,12 +155,36 @@ scored AS (
             ELSE n_user_turns >= n_scripted_user_turns
         END AS is_success
     FROM trajectory_rewards
+),
+
+role_scores AS (
+    SELECT
+        s.task_id, s.sample, roles.role, s.is_success, s.n_graded, s.n_items, s.n_kept_user_turns,
+        s.n_scripted_user_turns, s.ungraded_reason, s.units, o.own_units,
+        roles.role = 'rehearsal' AND $rehearsal_checklist_weight > 0 AND o.task_id IS NOT NULL AS is_blended,
+        -- Twice a billion times a billionth, and one for rounding half up.
+        2 * (
+            (1000000000 - CAST($rehearsal_checklist_weight * 1000000000 AS DECIMAL(38, 0))) * s.units
+            + CAST($rehearsal_checklist_weight * 1000000000 AS DECIMAL(38, 0)) * o.own_units
+        ) + 1000000000 AS blend
+    FROM scored AS s
+    CROSS JOIN (VALUES ('actor'), ('rehearsal')) AS roles (role)
+    LEFT JOIN rehearsal_scores AS o ON o.task_id = s.task_id AND o.sample = s.sample
+    WHERE roles.role = 'actor' OR s.n_rehearsals > 0
 )
 
 SELECT
-    task_id, sample, role, reward, ungraded_reason, is_success, n_graded, n_items, n_kept_user_turns,
-    n_scripted_user_turns
-FROM scored
-CROSS JOIN (VALUES ('actor'), ('rehearsal')) AS roles (role)
-WHERE role = 'actor' OR n_rehearsals > 0
+    task_id, sample, role,
+    CAST(
+        CASE
+            WHEN is_blended THEN CAST((blend - blend % 2000000000) / 2000000000 AS DECIMAL(38, 0))
+            ELSE units
+        END * CAST('0.000000001' AS DECIMAL(10, 9)) AS DECIMAL(18, 9)
+    ) AS reward,
+    CASE
+        WHEN ungraded_reason IS NULL AND is_blended AND own_units IS NULL THEN 'ungraded_rehearsal_item'
+        ELSE ungraded_reason
+    END AS ungraded_reason,
+    is_success, n_graded, n_items, n_kept_user_turns, n_scripted_user_turns
+FROM role_scores
 ORDER BY task_id, sample, role

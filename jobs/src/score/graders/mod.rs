@@ -86,26 +86,14 @@ impl<'t> Grader<'t> {
     /// calls in reasons are 0-based among the well-formed calls of the user turn.
     pub fn grade(&self, trajectory: &TrajectoryRow, messages: &[MessageRow]) -> Vec<VerdictRow> {
         let seen = seen_turns(messages, self.task.n_user_turns());
-        let n_reached = usize::try_from(trajectory.n_user_turns).unwrap_or_default();
-        let is_excused = NOT_ITS_FAULT.contains(&trajectory.end_reason.as_str());
-        // The last user turn begun is the one that was cut off.
-        let n_whole =
-            if is_excused && trajectory.is_partial { n_reached.saturating_sub(1) } else { n_reached };
         let mut verdicts = match &seen {
             Ok(seen) => {
                 let ledger = Ledger::new(seen, &self.task.graders, self.options.unforeseen_response);
                 self.verdicts(trajectory, |spec| {
-                    if is_excused && spec.user_turn >= n_whole {
-                        return Outcome::ungraded(format!("cut off: {}", trajectory.end_reason));
-                    }
-                    if spec.user_turn >= n_reached {
-                        return Outcome::failed("user turn not reached");
-                    }
-                    let partial = trajectory.is_partial && spec.user_turn + 1 == n_reached;
-                    if partial && self.options.partial_user_turn == PartialUserTurn::Failed {
-                        return Outcome::failed(format!("user turn cut off: {}", trajectory.end_reason));
-                    }
-                    self.outcome(&ledger, spec, seen.get(spec.user_turn), partial)
+                    let fate = Fate::of(trajectory, spec.user_turn);
+                    fate.outcome(trajectory, self.options).unwrap_or_else(|| {
+                        self.outcome(&ledger, spec, seen.get(spec.user_turn), fate == Fate::Partial)
+                    })
                 })
             }
             Err(reason) => self.verdicts(trajectory, |_| Outcome::ungraded(reason.clone())),
@@ -200,6 +188,48 @@ impl<'t> Grader<'t> {
     }
 }
 
+/// How far a trajectory came with a user turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// To its final reply.
+    Whole,
+    /// It was cut off by the actor's own doing.
+    Partial,
+    /// It was cut off, or never reached, for a reason that is not the actor's.
+    CutOff,
+    /// It was never reached.
+    Unreached,
+}
+
+impl Fate {
+    /// That of a user turn in `trajectory`.
+    pub(super) fn of(trajectory: &TrajectoryRow, user_turn: usize) -> Self {
+        let n_reached = usize::try_from(trajectory.n_user_turns).unwrap_or_default();
+        let is_excused = NOT_ITS_FAULT.contains(&trajectory.end_reason.as_str());
+        // The last user turn begun is the one that was cut off.
+        let is_partial = trajectory.is_partial && user_turn + 1 == n_reached;
+        match (user_turn >= n_reached, is_partial) {
+            (true, _) | (_, true) if is_excused => Self::CutOff,
+            (true, _) => Self::Unreached,
+            (false, true) => Self::Partial,
+            (false, false) => Self::Whole,
+        }
+    }
+
+    /// The verdict on every item of such a user turn, if it has one without a look at what was done in it.
+    pub(super) fn outcome(self, trajectory: &TrajectoryRow, options: GradeOptions) -> Option<Outcome> {
+        let reason = &trajectory.end_reason;
+        match self {
+            Self::CutOff => Some(Outcome::ungraded(format!("cut off: {reason}"))),
+            Self::Unreached => Some(Outcome::failed("user turn not reached")),
+            Self::Partial if options.partial_user_turn == PartialUserTurn::Failed => {
+                Some(Outcome::failed(format!("user turn cut off: {reason}")))
+            }
+            Self::Partial | Self::Whole => None,
+        }
+    }
+}
+
 /// Grades one trajectory by the default options; see [`Grader::grade`], which is quicker for several of one task.
 pub fn grade(task: &Task, trajectory: &TrajectoryRow, messages: &[MessageRow]) -> Vec<VerdictRow> {
     Grader::new(task).grade(trajectory, messages)
@@ -219,23 +249,23 @@ fn order_of(kind: &GraderKind) -> CallOrder {
 
 /// The verdict on one item.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Outcome {
+pub(super) struct Outcome {
     /// `None`: ungraded.
-    is_passed: Option<bool>,
+    pub(super) is_passed: Option<bool>,
     /// `None`: passed.
-    reason: Option<String>,
+    pub(super) reason: Option<String>,
 }
 
 impl Outcome {
-    fn passed() -> Self {
+    pub(super) fn passed() -> Self {
         Self { is_passed: Some(true), reason: None }
     }
 
-    fn failed(reason: impl Into<String>) -> Self {
+    pub(super) fn failed(reason: impl Into<String>) -> Self {
         Self { is_passed: Some(false), reason: Some(reason.into()) }
     }
 
-    fn ungraded(reason: impl Into<String>) -> Self {
+    pub(super) fn ungraded(reason: impl Into<String>) -> Self {
         Self { is_passed: None, reason: Some(reason.into()) }
     }
 }

@@ -96,7 +96,7 @@ fn every_invariant_is_enforced() {
         ("checklist 0, user turn 0: two items are called `C0`", |record| {
             record["extra_info"]["interaction_kwargs"]["checklist_list"][0][0][1]["id"] = json!("C0");
         }),
-        ("checklist 0, user turn 1: item `C0` has no such `focus_on`: reply", |record| {
+        ("`checklist_list` does not parse: unknown variant `reply`", |record| {
             record["extra_info"]["interaction_kwargs"]["checklist_list"][0][1][0]["focus_on"] =
                 json!("reply");
         }),
