@@ -24,8 +24,8 @@ use crate::rollout::stage::{
 };
 use crate::rollout::trajectory::{Settings, TrajectoryRows};
 use crate::rollout::{Environment, EpisodeOptions};
-use crate::score::judge::{Judge, key_section};
 use crate::score::stage::{messages_of, rewards, verdicts};
+use crate::score::{MoreGraders, Part, key_section};
 use crate::task::Task;
 use crate::world::World;
 
@@ -158,19 +158,19 @@ pub async fn execute(
     });
     let tasks: BTreeMap<&str, &Arc<Task>> = all.iter().map(|task| (task.id(), task)).collect();
     // Parts may be written at the same time, but a judge has one queue.
-    let judge = tokio::sync::Mutex::new(Judge::open(ctx, execution).await?);
+    let more = tokio::sync::Mutex::new(MoreGraders::open(ctx, execution).await?);
     let write = async |part: u32, rows: TrajectoryRows, timings: Vec<TimingRow>| -> Result<(), JobError> {
         let mut verdicts = match config.environment {
             Environment::World => world_verdicts(&tasks, &rows.trajectories, &rows.messages)?,
             _ => verdicts(&tasks, ctx.config.score.grade, &rows.trajectories, &rows.messages)?,
         };
-        let calls = match judge.lock().await.as_mut() {
-            Some(judge) => {
-                let (trajectories, messages) = (&rows.trajectories, &rows.messages);
-                judge.judge(execution, &tasks, trajectories, messages, &mut verdicts).await?
-            }
-            None => Vec::new(),
+        let of_part = Part {
+            tasks: &tasks,
+            trajectories: &rows.trajectories,
+            messages: &rows.messages,
+            generations: &rows.generations,
         };
+        let calls = more.lock().await.grade(execution, of_part, &mut verdicts).await?;
         let rewards = rewards(ctx, &ctx.config.score, &rows.trajectories, &verdicts).await?;
         let evaluations = evaluations(ctx, &source.digest.0, &rows, &rewards).await?;
         write_rollout(execution, part, &rows).await?;

@@ -15,6 +15,8 @@ mod docs;
 #[cfg(test)]
 mod explain;
 #[cfg(test)]
+mod graders;
+#[cfg(test)]
 mod judge;
 #[cfg(test)]
 mod lora;

@@ -30,7 +30,7 @@ pub use lora::LoraConfig;
 pub use policy::{PolicyConfig, RoleConfig, RolesConfig};
 pub use preset::Preset;
 pub use rollout::{HistoryMode, RolloutConfig, SamplingConfig, TasksConfig};
-pub use score::ScoreConfig;
+pub use score::{ProgramConfig, ScoreConfig};
 pub use sft::SftConfig;
 pub use update::{
     AdamWConfig, Aggregation, CorrectionConfig, CorrectionLevel, CorrectionLimit, KlConfig, KlEstimator,

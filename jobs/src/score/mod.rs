@@ -4,6 +4,9 @@ mod checklist;
 pub mod gate;
 mod graders;
 pub mod judge;
+mod part;
+mod programs;
+mod queries;
 mod spec;
 mod spec_check;
 pub mod stage;
@@ -12,6 +15,7 @@ mod tool_schemas;
 pub use checklist::{Checklist, ChecklistItem, Focus, check_checklist};
 use graders::{Fate, Outcome};
 pub use graders::{GradeOptions, Grader, PartialUserTurn, Unforeseen, grade, passes_gate};
+pub use part::{MoreGraders, Part, key_section};
 pub use spec::{
     Argument, BranchCase, CallOrder, Condition, ExpectedCall, GraderKind, GraderSpec, ReplyCase,
     ResponseValue, ValueTest,

@@ -66,6 +66,19 @@ pub enum GraderKind {
         /// What it must be.
         text: String,
     },
+    /// The final reply holds a match of `pattern`, a regular expression of the Rust crate `regex`.
+    ReplyMatches {
+        /// The expression; `^` and `$` are the ends of the reply unless it begins with `(?m)`.
+        pattern: String,
+    },
+    /// A program of `score.programs` says so: it is run once, given the trajectory.
+    Program {
+        /// Its name there.
+        program: String,
+        /// What it is told beside the trajectory.
+        #[serde(default)]
+        input: Value,
+    },
     /// Some number in the final reply is within `tolerance` of `value`.
     ReplyNumber {
         /// The expected number.
@@ -98,6 +111,8 @@ impl GraderKind {
             Self::ReplyBranch { .. } => "reply_branch",
             Self::ReplyContains { .. } => "reply_contains",
             Self::ReplyEquals { .. } => "reply_equals",
+            Self::ReplyMatches { .. } => "reply_matches",
+            Self::Program { .. } => "program",
             Self::ReplyNumber { .. } => "reply_number",
             Self::ReplyConsistent { .. } => "reply_consistent",
             Self::CallsValid => "calls_valid",

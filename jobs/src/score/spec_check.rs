@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use envace_schemas::Decimal;
+use regex::Regex;
 
 use super::{Argument, ExpectedCall, GraderKind, GraderSpec};
 
@@ -89,7 +90,12 @@ fn check_kind(graders: &[GraderSpec], spec: &GraderSpec) -> Result<(), String> {
             if is_sound { Ok(()) } else { Err(format!("tolerance must not be negative: {tolerance}")) }
         }
         GraderKind::ReplyContains { texts } if texts.is_empty() => Err("`texts` is empty".to_owned()),
-        GraderKind::ReplyContains { .. }
+        GraderKind::ReplyMatches { pattern } => Regex::new(pattern)
+            .map(drop)
+            .map_err(|error| format!("`pattern` is no regular expression: {error}")),
+        GraderKind::Program { program, .. } if program.is_empty() => Err("`program` is empty".to_owned()),
+        GraderKind::Program { .. }
+        | GraderKind::ReplyContains { .. }
         | GraderKind::ReplyEquals { .. }
         | GraderKind::CallsValid
         | GraderKind::CallMade => Ok(()),

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use envace_pipeline::{Execution, InputRef, Plan, StageOutput, StageSpec};
-use envace_schemas::tables::{MessageRow, RewardRow, TrajectoryRow, VerdictRow};
+use envace_schemas::tables::{GenerationRow, MessageRow, RewardRow, TrajectoryRow, VerdictRow};
 use envace_schemas::{Table, batches_of, rows_of};
 use envace_sql::{QuerySession, check_covered, queries};
 
-use super::judge::{Judge, key_section};
+use super::part::{MoreGraders, Part, key_section};
 use super::{GradeOptions, Grader};
 use crate::config::ScoreConfig;
 use crate::context::{GivenQuery, RunContext, StageOutcome};
@@ -20,7 +20,7 @@ use crate::task::Task;
 pub const SPEC: StageSpec = StageSpec {
     name: "score",
     version: 3,
-    inputs: &[Table::Tasks, Table::Trajectories, Table::Messages],
+    inputs: &[Table::Tasks, Table::Trajectories, Table::Messages, Table::Generations],
     outputs: &[Table::Verdicts, Table::JudgeCalls, Table::Rewards],
     queries: &[queries::REWARDS],
     config: "score",
@@ -37,6 +37,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<(Plan, StageOutput), Jo
         tasks,
         InputRef::table(rollout.manifest(), Table::Trajectories)?,
         InputRef::table(rollout.manifest(), Table::Messages)?,
+        InputRef::table(rollout.manifest(), Table::Generations)?,
     ];
     let config = key_section(&ctx.config.score)?;
     let n_parts = rollout.n_parts(Table::Trajectories)? as usize;
@@ -59,15 +60,19 @@ pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> 
 pub async fn execute(ctx: &RunContext, rollout: &StageOutput, execution: &Execution) -> Result<(), JobError> {
     let (_, tasks) = ctx.tasks().await?;
     let tasks: BTreeMap<&str, &Arc<Task>> = tasks.iter().map(|task| (task.id(), task)).collect();
-    let mut judge = Judge::open(ctx, execution).await?;
+    let mut more = MoreGraders::open(ctx, execution).await?;
     for part in execution.missing_parts().await? {
         let trajectories: Vec<TrajectoryRow> = rollout.read(part).await?;
         let messages: Vec<MessageRow> = rollout.read(part).await?;
         let mut verdicts = verdicts(&tasks, ctx.config.score.grade, &trajectories, &messages)?;
-        let calls = match &mut judge {
-            Some(judge) => judge.judge(execution, &tasks, &trajectories, &messages, &mut verdicts).await?,
-            None => Vec::new(),
+        let generations: Vec<GenerationRow> = rollout.read(part).await?;
+        let of_part = Part {
+            tasks: &tasks,
+            trajectories: &trajectories,
+            messages: &messages,
+            generations: &generations,
         };
+        let calls = more.grade(execution, of_part, &mut verdicts).await?;
         let rewards = rewards(ctx, &ctx.config.score, &trajectories, &verdicts).await?;
         execution.write(part, &verdicts).await?;
         execution.write(part, &calls).await?;

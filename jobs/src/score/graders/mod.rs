@@ -154,6 +154,7 @@ impl<'t> Grader<'t> {
             GraderKind::CallsValid => self.calls_valid(turn),
             GraderKind::CallMade if turn.calls.is_empty() => Outcome::failed("no call was made"),
             GraderKind::CallMade => Outcome::passed(),
+            GraderKind::Program { .. } => Outcome::ungraded("the program has not been run"),
             kind => match ledger.expectation(spec.user_turn, kind) {
                 Expectation::Calls(expected) => {
                     match_calls(ledger, spec.user_turn, expected.calls, order_of(kind))

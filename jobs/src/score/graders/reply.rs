@@ -1,5 +1,6 @@
 //! Grades the final reply of a user turn.
 
+use regex::Regex;
 use serde_json::Value;
 
 use super::Outcome;
@@ -24,6 +25,11 @@ pub(super) fn grade_reply(
                 return Outcome::passed();
             }
             Outcome::failed(format!("the reply is {:?}", shortened(reply.trim())))
+        }),
+        GraderKind::ReplyMatches { pattern } => check(&|reply| match Regex::new(pattern) {
+            Ok(regex) if regex.is_match(reply) => Outcome::passed(),
+            Ok(_) => Outcome::failed(format!("the reply holds no match of {pattern:?}")),
+            Err(error) => Outcome::ungraded(format!("{pattern:?} is no regular expression: {error}")),
         }),
         GraderKind::ReplyNumber { value, tolerance } => check(&|reply| {
             if number_occurs(reply, *value, *tolerance) {

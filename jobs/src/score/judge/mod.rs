@@ -28,8 +28,8 @@ use self::question::{Question, QuestionKey};
 use self::recorded::{Recorded, keep};
 use super::GradeOptions;
 use super::stage::{self, messages_of};
-use crate::config::{JudgeConfig, JudgeEndpoints, ScoreConfig};
-use crate::context::{RunContext, section};
+use crate::config::{JudgeConfig, JudgeEndpoints};
+use crate::context::RunContext;
 use crate::error::JobError;
 use crate::progress::Progress;
 use crate::task::Task;
@@ -75,8 +75,8 @@ impl<'c> Judge<'c> {
         }))
     }
 
-    /// Judges trajectories, whose `verdicts` by other graders are there, and adds its own in the order of the table.
-    /// Returns the calls they rest on.
+    /// Judges trajectories, whose `verdicts` by other graders are there, and adds its own at
+    /// the end. Returns the calls they rest on.
     ///
     /// # Errors
     /// [`JobError::Refused`] if the endpoints are down or refuse everything, or time is up: what is answered by then is
@@ -105,7 +105,6 @@ impl<'c> Judge<'c> {
             }
             calls.extend(answers.into_values().flatten());
         }
-        verdicts.sort_by(|a, b| sort_key(a).cmp(&sort_key(b)));
         calls.sort_by(|a, b| call_key(a).cmp(&call_key(b)));
         Ok(calls)
     }
@@ -192,16 +191,12 @@ impl<'c> Judge<'c> {
     }
 }
 
-/// `[score]` as it stands in a stage's key: with the digest of the judge's prompts in place of a file's name.
+/// Digest of the prompts for a stage's key.
 ///
 /// # Errors
 /// [`JobError`] if the prompt's file cannot be read, or is no template.
-pub fn key_section(config: &ScoreConfig) -> Result<Value, JobError> {
-    let mut config = config.clone();
-    if let Some(judge) = &mut config.judge {
-        judge.prompt = Prompts::load(&judge.prompt)?.digest(judge.rehearsal);
-    }
-    section("score", &config)
+pub(super) fn prompt_digest(config: &JudgeConfig) -> Result<String, JobError> {
+    Ok(Prompts::load(&config.prompt)?.digest(config.rehearsal))
 }
 
 /// The trajectories that raise questions.
@@ -310,10 +305,6 @@ async fn ask_until_readable(
         }
     }
     Ok(tries)
-}
-
-fn sort_key(row: &VerdictRow) -> (&str, i32, i32, &str, &str) {
-    (&row.task_id, row.sample, row.user_turn, &row.grader, &row.item)
 }
 
 fn call_key(row: &JudgeCallRow) -> (&str, i32, i32, &str, &str, i32, i32, i32) {
