@@ -94,9 +94,13 @@ pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -
         has_signal = whitened.iter().any(has_other_than_0);
         let mut rows: BTreeMap<u32, Vec<AdvantageRow>> = BTreeMap::new();
         for row in rows_of::<AdvantageRow>(&whitened)? {
-            if let Some(part) = part_of_task.get(&row.task_id) {
-                rows.entry(*part).or_default().push(row);
-            }
+            let Some(part) = part_of_task.get(&row.task_id) else {
+                return Err(JobError::refused(
+                    format!("whitening made a row of a task that no part has: {}", row.task_id),
+                    "a query of one's own must keep `task_id` as it is",
+                ));
+            };
+            rows.entry(*part).or_default().push(row);
         }
         for part in &missing {
             execution.write(*part, &rows.remove(part).unwrap_or_default()).await?;
@@ -113,8 +117,8 @@ pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -
     if is_whole && !has_signal {
         tracing::warn!(
             step = execution.id().step,
-            "no advantage is other than 0, so that an update learns nothing from this step: the trajectories of each group have \
-             one reward, or none"
+            "no advantage is other than 0, so that an update learns nothing from the rewards of this step: nothing differs from \
+             what it is compared with"
         );
     }
     Ok(())

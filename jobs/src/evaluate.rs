@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use envace_pipeline::{Execution, InputRef, Plan, StageSpec};
-use envace_schemas::tables::{EvaluationRow, MessageRow, RewardRow, TimingRow, TrajectoryRow, VerdictRow};
+use envace_schemas::tables::{
+    EvaluationRow, MessageRow, PassRateRow, RewardRow, TimingRow, TrajectoryRow, VerdictRow,
+};
 use envace_schemas::{Decimal, Table, batches_of, rows_of};
 use envace_sql::{EvaluationParams, QuerySession, queries};
 use serde_json::json;
@@ -43,8 +45,9 @@ pub const SPEC: StageSpec = StageSpec {
         Table::JudgeCalls,
         Table::Rewards,
         Table::Evaluations,
+        Table::PassRates,
     ],
-    queries: &[queries::REWARDS, queries::EVALUATIONS],
+    queries: &[queries::REWARDS, queries::EVALUATIONS, queries::PASS_RATES],
     config: "evaluate",
 };
 
@@ -177,7 +180,8 @@ pub async fn execute(
         execution.write(part, &verdicts).await?;
         execution.write(part, &calls).await?;
         execution.write(part, &rewards).await?;
-        execution.write(part, &evaluations).await?;
+        execution.write(part, &evaluations.scores).await?;
+        execution.write(part, &evaluations.pass_rates).await?;
         execution.write(part, &timings).await?;
         Ok(execution.finish_part(part).await?)
     };
@@ -253,23 +257,32 @@ fn replies(n_user_turns: usize, messages: &[MessageRow]) -> Vec<String> {
     replies
 }
 
+/// What an evaluation comes to.
+struct Evaluations {
+    scores: Vec<EvaluationRow>,
+    pass_rates: Vec<PassRateRow>,
+}
+
 async fn evaluations(
     ctx: &RunContext,
     checkpoint: &str,
     rows: &TrajectoryRows,
     rewards: &[RewardRow],
-) -> Result<Vec<EvaluationRow>, JobError> {
+) -> Result<Evaluations, JobError> {
     let params = EvaluationParams { suite: ctx.config.tasks.set.clone(), checkpoint: checkpoint.to_owned() };
     let inputs = [
         (Table::Trajectories, batches_of(&rows.trajectories)?),
         (Table::Generations, batches_of(&rows.generations)?),
         (Table::Rewards, batches_of(rewards)?),
     ];
-    let GivenQuery { name, text } = ctx.query(queries::EVALUATIONS);
-    let batches = QuerySession::default()
-        .run_query(&name, &text, &inputs, &params.to_params(), Table::Evaluations)
-        .await?;
-    Ok(rows_of(&batches)?)
+    let run = async |query, table| {
+        let GivenQuery { name, text } = ctx.query(query);
+        QuerySession::default().run_query(&name, &text, &inputs, &params.to_params(), table).await
+    };
+    Ok(Evaluations {
+        scores: rows_of(&run(queries::EVALUATIONS, Table::Evaluations).await?)?,
+        pass_rates: rows_of(&run(queries::PASS_RATES, Table::PassRates).await?)?,
+    })
 }
 
 /// What an evaluation takes from `[rollout]`: all but what it has of its own.

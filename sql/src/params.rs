@@ -64,7 +64,7 @@ choice! {
         /// Every generation: long trajectories weigh more.
         #[default]
         Generation = "generation",
-        /// Every trajectory, with the mean reward of its generations of the role.
+        /// Every trajectory, with the mean reward of its generations that are compared.
         Trajectory = "trajectory",
     }
 }

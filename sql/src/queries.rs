@@ -22,6 +22,10 @@ pub const WHITENED: Query =
 pub const EVALUATIONS: Query =
     Query { name: "evaluate/evaluations.sql", text: include_str!("../queries/evaluate/evaluations.sql") };
 
+/// Rewards become the chances of several trials, with [`EvaluationParams`](crate::EvaluationParams).
+pub const PASS_RATES: Query =
+    Query { name: "evaluate/pass_rates.sql", text: include_str!("../queries/evaluate/pass_rates.sql") };
+
 /// A query, the table it makes, and the tables it reads.
 #[derive(Debug, Clone, Copy)]
 pub struct QuerySpec {
@@ -43,4 +47,5 @@ pub const ALL: &[QuerySpec] = &[
         output: Table::Evaluations,
         inputs: &[Table::Trajectories, Table::Generations, Table::Rewards],
     },
+    QuerySpec { query: PASS_RATES, output: Table::PassRates, inputs: &[Table::Trajectories, Table::Rewards] },
 ];

@@ -29,7 +29,7 @@ import pyarrow.dataset
 FOLDERS = ["run", "stage", "step", "attempt"]
 TABLES = [
     "tasks", "trajectories", "messages", "generations", "sequences", "verdicts", "judge_calls", "rewards",
-    "advantages", "updates", "sft_losses", "evaluations", "timings",
+    "advantages", "updates", "sft_losses", "evaluations", "pass_rates", "timings",
 ]  # fmt: skip
 
 

@@ -24,17 +24,21 @@ depends on it. `[execution]` is in no key, apart from the device: it changes how
 pub fn render(keys: &[Key]) -> String {
     let mut page = HEAD.to_owned();
     // A section's own keys stand together, also where a section within it is declared among them.
-    let mut sections: Vec<(&str, Vec<String>)> = Vec::new();
+    let mut sections: Vec<(&str, Option<&str>, Vec<String>)> = Vec::new();
     for key in keys {
         let (section, name) = key.name.rsplit_once('.').unwrap_or(("", &key.name));
-        match sections.iter_mut().find(|(known, _)| *known == section) {
-            Some((_, rows)) => rows.push(row(name, key)),
-            None => sections.push((section, vec![row(name, key)])),
+        match sections.iter_mut().find(|(known, ..)| *known == section) {
+            Some((.., rows)) => rows.push(row(name, key)),
+            None => sections.push((section, key.optional_section.as_deref(), vec![row(name, key)])),
         }
     }
-    for (section, rows) in sections {
+    for (section, optional, rows) in sections {
         let title = if section.is_empty() { "At the top".to_owned() } else { format!("`[{section}]`") };
-        let _ = write!(page, "\n## {title}\n\n| key | default | in `paper` | meaning |\n|---|---|---|---|\n");
+        let _ = write!(page, "\n## {title}\n\n");
+        if let Some(meaning) = optional {
+            let _ = write!(page, "{meaning} The defaults are those of a section that is there.\n\n");
+        }
+        let _ = write!(page, "| key | default | in `paper` | meaning |\n|---|---|---|---|\n");
         page.extend(rows);
     }
     page

@@ -48,6 +48,17 @@ async fn a_difference_between_two_runs_or_attempts_is_found() {
     assert_eq!(diff(&format!("{RUN}@0"), "again").await, Ok(true));
     assert_eq!(diff(&format!("{RUN}@0"), &format!("{RUN}@0")).await, Ok(true));
     assert!(diff(RUN, "none").await.unwrap_err().contains("it has again, r"));
+    // The second attempt is of advantages alone; what is not there is not taken for equal.
+    assert_eq!(diff(&format!("{RUN}@1"), "again").await, Ok(false));
+    assert_eq!(diff(&format!("{RUN}@1"), &format!("{RUN}@0")).await, Ok(false));
+    for args in [
+        ["diff", "--store", &store, &format!("{RUN}@0"), &format!("{RUN}@9")].as_slice(),
+        &["diff", "--store", &store, "--step", "99", RUN, RUN],
+        // It has no second step.
+        &["diff", "--store", &store, "--step", "1", RUN, "again"],
+    ] {
+        assert!(is_success(args).await.unwrap_err().contains("nothing was compared"), "{args:?}");
+    }
     assert!(diff(&format!("{RUN}@x"), RUN).await.unwrap_err().contains("number of an attempt"));
 }
 

@@ -1,5 +1,6 @@
 //! What came of a group, and what two runs made differently: questions to the tables, printed one below the other.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use envace_pipeline::Store;
@@ -131,10 +132,29 @@ impl DiffArgs {
             refuse_unknown_run(&store, run).await?;
         }
         let lake = lake(&store).await?;
-        let step = self.step.map_or_else(String::new, |step| format!(" AND step = {step}"));
         let mut n_different = 0;
+        let mut is_compared = false;
         for compared in &COMPARED {
-            let joined = joined(compared, &sides, &step);
+            let there = [
+                steps(&store, sides[0], compared.stage, self.step).await?,
+                steps(&store, sides[1], compared.stage, self.step).await?,
+            ];
+            let common: Vec<String> = there[0].intersection(&there[1]).map(ToString::to_string).collect();
+            if common.is_empty() {
+                let of = |index: usize, name: &str| match there[index].len() {
+                    0 => format!("{name} has none"),
+                    n => format!("{name} has them of {n} steps"),
+                };
+                eprintln!(
+                    "{}: not compared, as there is no step of which both have them: {}, {}",
+                    compared.table,
+                    of(0, &self.a),
+                    of(1, &self.b)
+                );
+                continue;
+            }
+            is_compared = true;
+            let joined = joined(compared, &sides, &format!(" AND step IN ({})", common.join(", ")));
             let counts = format!(
                 "SELECT step, count(*) FILTER (WHERE kind = 'same') AS same, \
                  count(*) FILTER (WHERE kind = 'changed') AS changed, count(*) FILTER (WHERE kind = 'only a') AS only_a, \
@@ -152,8 +172,24 @@ impl DiffArgs {
                 print_bytes(&answer.write(Format::Table)?)?;
             }
         }
+        if !is_compared {
+            anyhow::bail!("nothing was compared: {} and {} have no scores of the same step", self.a, self.b);
+        }
         Ok(if n_different == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
     }
+}
+
+/// The steps of which a side has an output of a stage.
+async fn steps(
+    store: &Store,
+    (run, attempt): (&str, Option<u32>),
+    stage: &str,
+    step: Option<u64>,
+) -> anyhow::Result<BTreeSet<u64>> {
+    let manifests = store.manifests(Some(run)).await?;
+    let ids = manifests.iter().map(|manifest| &manifest.id).filter(|id| id.stage == stage);
+    let ids = ids.filter(|id| attempt.is_none_or(|attempt| id.attempt == attempt));
+    Ok(ids.map(|id| id.step).filter(|of| step.is_none_or(|step| step == *of)).collect())
 }
 
 /// The run, and its attempts if they are named.
@@ -178,9 +214,8 @@ fn joined(compared: &Compared, sides: &[(&str, Option<u32>); 2], step: &str) -> 
         };
         format!("FROM {schema}{table} WHERE run = {} AND stage = '{stage}'{of_attempt}{step}", literal(run))
     };
-    let of_side = |own, other| {
-        let rows = format!("{} AND step IN (SELECT step {})", from(own), from(other));
-        format!("SELECT {key_list}, {value} AS value, {reason} AS reason, true AS is_there {rows}")
+    let of_side = |side| {
+        format!("SELECT {key_list}, {value} AS value, {reason} AS reason, true AS is_there {}", from(side))
     };
     let both: Vec<String> =
         key.iter().map(|column| format!("coalesce(a.{column}, b.{column}) AS {column}")).collect();
@@ -192,8 +227,8 @@ fn joined(compared: &Compared, sides: &[(&str, Option<u32>); 2], step: &str) -> 
               ELSE 'same' END AS kind \
          FROM ({}) AS a FULL JOIN ({}) AS b ON {}",
         both.join(", "),
-        of_side(&sides[0], &sides[1]),
-        of_side(&sides[1], &sides[0]),
+        of_side(&sides[0]),
+        of_side(&sides[1]),
         on.join(" AND ")
     )
 }

@@ -194,6 +194,11 @@ impl VerifyArgs {
         if let Some(run) = &self.run {
             refuse_unknown_run(&store, run).await?;
         }
+        if let Some(run) = &self.run
+            && store.manifests(Some(run)).await?.is_empty()
+        {
+            anyhow::bail!("run `{run}` has a configuration and no output yet, so there is nothing to verify");
+        }
         let report = verify(&store, self.run.as_deref()).await?;
         print_line(&report)?;
         Ok(if report.is_valid() { ExitCode::SUCCESS } else { ExitCode::from(1) })

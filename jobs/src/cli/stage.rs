@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use envace_pipeline::{Manifest, PlanState};
+use envace_pipeline::{Manifest, PlanState, Store};
 use envace_schemas::Table;
 
 use super::RunArgs;
@@ -132,11 +132,12 @@ impl AdvantageArgs {
             print_bytes(query.text.as_bytes())?;
             return Ok(ExitCode::SUCCESS);
         }
-        let mut ctx = self.stage.run.open().await?;
         if let Some(task) = &self.explain {
-            explain(&ctx.store, &ctx.run, self.stage.step, task).await?;
+            let store = Store::open_existing(&self.stage.run.store.store)?;
+            explain(&store, &self.stage.run.run, self.stage.step, task).await?;
             return Ok(ExitCode::SUCCESS);
         }
+        let mut ctx = self.stage.run.open().await?;
         ctx.new_attempt = self.stage.new_attempt;
         self.query.apply(&mut ctx).await?;
         run_stage(&ctx, Which::Advantage, self.stage.step, self.stage.dry_run).await

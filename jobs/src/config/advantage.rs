@@ -1,7 +1,7 @@
 //! The `[advantage]` section: the parameters of the query that makes `advantages`.
 
 use envace_schemas::Decimal;
-use envace_sql::{AdvantageParams, MalfunctionRule, SingletonRule};
+use envace_sql::{AdvantageParams, Baseline, MalfunctionRule, SingletonRule, ZeroVarianceRule};
 
 use super::{ConfigError, require};
 
@@ -20,6 +20,13 @@ pub(super) fn check(params: &AdvantageParams) -> Result<(), ConfigError> {
     require(params.epsilon.is_finite() && params.epsilon >= 0.0, "advantage.epsilon", "must be 0 or more")?;
     let is_divided_twice = params.scale && params.whiten;
     require(!is_divided_twice, "advantage.whiten", "and `advantage.scale` cannot both be true")?;
+    // What is always right or always wrong is all that such a rule would leave out, and it has something to teach.
+    let is_biased = params.baseline == Baseline::Zero && params.zero_variance == ZeroVarianceRule::Exclude;
+    require(
+        !is_biased,
+        "advantage.zero_variance",
+        "must be \"keep\" where `advantage.baseline` is \"zero\"",
+    )?;
     let weight = params.rehearsal_weight;
     require(weight.is_finite() && weight >= 0.0, "advantage.rehearsal_weight", "must be 0 or more")?;
     require(params.blank_penalty >= Decimal::ZERO, "advantage.blank_penalty", "must be 0 or more")

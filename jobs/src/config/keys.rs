@@ -18,6 +18,8 @@ pub struct Key {
     pub default: Option<String>,
     /// Its value in [`Preset::Paper`], where that is another.
     pub paper: Option<String>,
+    /// What the innermost section means that it stands in and that is absent unless it is given.
+    pub optional_section: Option<String>,
 }
 
 /// A word that a key may be.
@@ -43,7 +45,7 @@ pub fn keys() -> Result<Vec<Key>, ConfigError> {
     let values = [whole(Preset::Default)?, whole(Preset::Paper)?];
     let mut keys = Vec::new();
     if let Some(fields) = schema.as_object().and_then(fields) {
-        collect("", fields, [Some(&values[0]), Some(&values[1])], &mut keys);
+        collect(("", None), fields, [Some(&values[0]), Some(&values[1])], &mut keys);
     }
     Ok(keys)
 }
@@ -70,7 +72,7 @@ fn present(schema: &Map<String, Value>) -> &Map<String, Value> {
 }
 
 fn collect(
-    above: &str,
+    (above, optional_section): (&str, Option<&str>),
     fields_of: &Map<String, Value>,
     values: [Option<&toml::Table>; 2],
     keys: &mut Vec<Key>,
@@ -80,18 +82,49 @@ fn collect(
         let name = if above.is_empty() { field.clone() } else { format!("{above}.{field}") };
         let values = values.map(|table| table.and_then(|table| table.get(field)));
         if let Some(inner) = fields(present(schema)) {
-            collect(&name, inner, values.map(|value| value.and_then(toml::Value::as_table)), keys);
+            let own = may_be_left_out(schema).then(|| meaning(schema));
+            let section = own.as_deref().or(optional_section);
+            let values = values.map(|value| value.and_then(toml::Value::as_table));
+            collect((&name, section), inner, values, keys);
             continue;
         }
-        let [default, paper] = values.map(|value| value.map(ToString::to_string));
+        let [default, paper] = values.map(|value| value.map(shortest));
         let paper = paper.filter(|paper| Some(paper) != default.as_ref());
-        keys.push(Key { name, meaning: meaning(schema), choices: choices(schema), default, paper });
+        let optional_section = optional_section.map(str::to_owned);
+        let (meaning, choices) = (meaning(schema), choices(schema));
+        keys.push(Key { name, meaning, choices, default, paper, optional_section });
     }
 }
 
+/// Whether a section is an optional field.
+fn may_be_left_out(schema: &Map<String, Value>) -> bool {
+    let types = schema.get("type").and_then(Value::as_array);
+    schema.contains_key("anyOf") || types.is_some_and(|types| types.contains(&"null".into()))
+}
+
+/// A value as it would be written: a number of 32 bits has more digits in 64 than were given.
+fn shortest(value: &toml::Value) -> String {
+    match value {
+        toml::Value::Float(number) if f64::from(*number as f32) == *number => {
+            toml::Value::Float((*number as f32).to_string().parse().unwrap_or(*number)).to_string()
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Without the sentence that says the default, which is a column of its own: in a section that is used twice it may be
+/// another.
 fn meaning(schema: &Map<String, Value>) -> String {
     let text = schema.get("description").and_then(Value::as_str).unwrap_or_default();
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match text.split_once(" Default: ") {
+        None => text,
+        // What follows a comma says why, and stays.
+        Some((before, after)) => match after.split_once(". ") {
+            Some((_, rest)) => format!("{before} {rest}"),
+            None => before.to_owned(),
+        },
+    }
 }
 
 /// The words of an enumeration, or of a list of one.
@@ -144,5 +177,9 @@ mod tests {
         assert_eq!(preset.paper.as_deref(), Some("\"paper\""));
         assert_eq!(key("update.kl.roles").choices[0].word, "actor");
         assert_eq!(key("evaluate.every").paper.as_deref(), Some("10"));
+        assert_eq!(key("evaluate.actor.temperature").default.as_deref(), Some("0.6"));
+        assert!(!key("evaluate.actor.temperature").meaning.contains("Default"));
+        assert!(key("lora.rank").optional_section.as_ref().is_some_and(|text| text.contains("all weights")));
+        assert_eq!(key("update.kl.roles").optional_section, None);
     }
 }

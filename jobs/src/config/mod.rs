@@ -22,6 +22,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::Table as TomlTable;
 
+use envace_sql::Baseline;
+
 pub use envace_sql::AdvantageParams;
 pub use evaluate::EvaluateConfig;
 pub use execution::{ExecutionConfig, StatePlace};
@@ -164,6 +166,11 @@ impl Config {
         self.update.check()?;
         self.sft.check()?;
         self.lora.as_ref().map_or(Ok(()), LoraConfig::check)?;
+        require(
+            self.rollout.group_size > 1 || self.advantage.baseline == Baseline::Zero,
+            "rollout.group_size",
+            "must be at least 2: a group of one has no baseline to learn from, unless `advantage.baseline` is \"zero\"",
+        )?;
         self.evaluate.check()?;
         self.execution.check()?;
         if self.roles.rehearsal.checkpoint.is_some()
@@ -241,6 +248,8 @@ mod tests {
             ("[advantage]\nscale = true\nwhiten = true", "advantage.whiten"),
             ("[advantage]\nrehearsal_weight = -1.0", "advantage.rehearsal_weight"),
             ("correction = { limit = \"mask\", low = 2.0 }", "update.correction"),
+            ("correction = { low = 0.9 }", "update.correction"),
+            ("[advantage]\nbaseline = \"zero\"\nzero_variance = \"exclude\"", "advantage.zero_variance"),
         ] {
             let error = Config::parse(&format!("[update]\n{text}\n"), "run.toml").unwrap_err().to_string();
             assert!(error.contains(key), "{text}: {error}");
@@ -258,5 +267,6 @@ mod tests {
     fn a_group_of_one_is_refused_where_it_can_have_no_baseline() {
         let error = Config::parse("[rollout]\ngroup_size = 1\n", "run.toml").unwrap_err().to_string();
         assert!(error.contains("rollout.group_size"), "{error}");
+        Config::parse("[rollout]\ngroup_size = 1\n[advantage]\nbaseline = \"zero\"\n", "run.toml").unwrap();
     }
 }

@@ -138,12 +138,8 @@ impl RolloutConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require(
-            self.group_size > 1,
-            "rollout.group_size",
-            "must be at least 2: a group of one has no baseline to learn from",
-        )?;
-        require(self.group_size <= 65_536, "rollout.group_size", "must be at most 65536")?;
+        let is_sound = (1..=65_536).contains(&self.group_size);
+        require(is_sound, "rollout.group_size", "must be between 1 and 65536")?;
         if let Some(reason) = self.episode.problem() {
             return require(false, "rollout.episode", &reason);
         }

@@ -206,7 +206,9 @@ impl CorrectionConfig {
     fn check(&self) -> Result<(), ConfigError> {
         let key = "update.correction";
         require(self.high.is_finite() && self.high >= 1.0, key, "needs a `high` of 1 or more")?;
-        require((0.0..=1.0).contains(&self.low), key, "needs a `low` in [0, 1]")
+        require((0.0..=1.0).contains(&self.low), key, "needs a `low` in [0, 1]")?;
+        let is_used = self.limit == CorrectionLimit::Mask || self.low == Self::default().low;
+        require(is_used, key, "has a `low` for `limit = \"mask\"` alone")
     }
 }
 

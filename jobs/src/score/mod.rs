@@ -1,5 +1,6 @@
 //! Turns trajectories into verdicts and rewards.
 
+mod bfcl;
 mod checklist;
 pub mod gate;
 mod graders;
@@ -12,6 +13,7 @@ mod spec_check;
 pub mod stage;
 mod tool_schemas;
 
+pub use bfcl::{BfclAnswer, Language, MadeCall, Matching, Mismatch};
 pub use checklist::{Checklist, ChecklistItem, Focus, check_checklist};
 use graders::{Fate, Outcome};
 pub use graders::{GradeOptions, Grader, PartialUserTurn, Unforeseen, grade, passes_gate};

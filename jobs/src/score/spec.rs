@@ -6,6 +6,8 @@ use envace_schemas::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::BfclAnswer;
+
 /// One grader item of a task.
 ///
 /// Weights of the items of one user turn should sum to 1; the reward of a trajectory is the mean over its
@@ -71,6 +73,8 @@ pub enum GraderKind {
         /// The expression; `^` and `$` are the ends of the reply unless it begins with `(?m)`.
         pattern: String,
     },
+    /// The calls made in the user turn are right by the rules of the Berkeley function calling leaderboard.
+    Bfcl(BfclAnswer),
     /// A program of `score.programs` says so: it is run once, given the trajectory.
     Program {
         /// Its name there.
@@ -112,6 +116,7 @@ impl GraderKind {
             Self::ReplyContains { .. } => "reply_contains",
             Self::ReplyEquals { .. } => "reply_equals",
             Self::ReplyMatches { .. } => "reply_matches",
+            Self::Bfcl(_) => "bfcl",
             Self::Program { .. } => "program",
             Self::ReplyNumber { .. } => "reply_number",
             Self::ReplyConsistent { .. } => "reply_consistent",

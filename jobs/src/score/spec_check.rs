@@ -90,6 +90,10 @@ fn check_kind(graders: &[GraderSpec], spec: &GraderSpec) -> Result<(), String> {
             if is_sound { Ok(()) } else { Err(format!("tolerance must not be negative: {tolerance}")) }
         }
         GraderKind::ReplyContains { texts } if texts.is_empty() => Err("`texts` is empty".to_owned()),
+        GraderKind::Bfcl(answer) => {
+            let is_whole = !answer.expected.is_empty() && answer.expected.iter().all(|call| call.len() == 1);
+            if is_whole { Ok(()) } else { Err("each of `expected` must name one function".to_owned()) }
+        }
         GraderKind::ReplyMatches { pattern } => Regex::new(pattern)
             .map(drop)
             .map_err(|error| format!("`pattern` is no regular expression: {error}")),

@@ -20,7 +20,8 @@ use serde::de::DeserializeOwned;
 use crate::Column;
 
 pub use outcome::{
-    AdvantageRow, EvaluationRow, JudgeCallRow, RewardRow, SftLossRow, TimingRow, UpdateRow, VerdictRow,
+    AdvantageRow, EvaluationRow, JudgeCallRow, PassRateRow, RewardRow, SftLossRow, TimingRow, UpdateRow,
+    VerdictRow,
 };
 pub use rollout::{GenerationRow, MessageRow, SequenceRow, TrajectoryRow};
 pub use task::TaskRow;
@@ -100,6 +101,8 @@ table_enum! {
     SftLosses = SftLossRow;
     /// Scores of a checkpoint on a split.
     Evaluations = EvaluationRow;
+    /// How likely some trials of a task are to pass, once or always.
+    PassRates = PassRateRow;
     /// What depends on the machine or the schedule. In no key and no content hash.
     Timings = TimingRow;
 }

@@ -109,11 +109,11 @@ row! {
         reward: Option<Decimal>,
         /// Mean reward it is compared with. NULL: there is none.
         baseline: Option<f64>,
-        /// What the difference was divided by. NULL: it was only centered.
+        /// What was divided by: the deviation of the group, or of the whole step where that is whitened. NULL: nothing.
         deviation: Option<f64>,
-        /// Members of the (group, role) that entered the baseline.
+        /// Members it is compared with: of its role, or of both where they are grouped by task.
         group_size: i64,
-        /// Reward less baseline, scaled if asked for. NULL: excluded.
+        /// Reward less baseline, scaled or whitened if asked for, times the weight of the role. NULL: excluded.
         advantage: Option<f64>,
         /// Whether an update trains on it.
         is_included: bool,
@@ -227,6 +227,32 @@ row! {
         reward_mean: Option<f64>,
         /// Mean of turns per trajectory. NULL: no trajectory.
         turns_mean: Option<f64>,
+    }
+}
+
+row! {
+    /// A row of `pass_rates`.
+    PassRateRow = "pass_rates", version 1, grain ["suite", "split", "family", "k"] {
+        /// Collection of tasks.
+        suite: String,
+        /// Split within it.
+        split: String,
+        /// Kind of task, or `all`.
+        family: String,
+        /// Trials drawn.
+        k: i64,
+        /// Digest of the weights.
+        checkpoint: String,
+        /// Tasks.
+        n_tasks: i64,
+        /// Tasks with at least k valid trials: those the rates are means over.
+        n_scored_tasks: i64,
+        /// Chance that at least one of k trials passes. NULL: no task has k valid trials.
+        pass_at_k: Option<f64>,
+        /// Chance that all of k trials pass. NULL: no task has k valid trials.
+        pass_hat_k: Option<f64>,
+        /// Share of a task's valid trials that passed, over the same tasks. NULL: no task has k valid trials.
+        success_mean: Option<f64>,
     }
 }
 

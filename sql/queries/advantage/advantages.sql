@@ -1,11 +1,11 @@
--- advantages: group-relative advantage of every generation, one baseline per (group, role).
+-- advantages: group-relative advantage of every generation; one baseline per pool of a task, a role or both.
 --
 -- grain   one row per (task_id, sample, generation_index)
 -- reads   generations, rewards (same trajectories; reward NULL = ungraded)
 -- params  $grouping           'role': each role of a task is compared with itself; 'task': both with one another
 --         $weighting          'generation': each generation has one vote in the baseline, so long trajectories
 --                             weigh more; 'trajectory': each trajectory has one, the mean reward of its
---                             generations of the role, rounded to a billionth
+--                             generations of the pool, rounded to a billionth
 --         $baseline           'mean' of all members; 'leave_one_out': of those of the other trajectories;
 --                             'zero': none
 --         $scale              BOOLEAN: divide by the deviation, or only center
@@ -120,7 +120,8 @@ compared AS (
         END AS deviation
     FROM scored AS s
     LEFT JOIN groups AS g ON g.task_id = s.task_id AND g.pool = s.pool
-    LEFT JOIN votes AS own ON own.task_id = s.task_id AND own.pool = s.pool AND own.sample = s.sample
+    LEFT JOIN (SELECT * FROM votes WHERE $baseline = 'leave_one_out') AS own
+        ON own.task_id = s.task_id AND own.pool = s.pool AND own.sample = s.sample
 ),
 
 ruled AS (

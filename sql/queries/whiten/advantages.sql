@@ -1,7 +1,7 @@
 -- advantages: those of a whole step, centered once more and divided by their deviation.
 --
 -- grain   one row per (task_id, sample, generation_index)
--- reads   advantages (of all parts of a step; advantage NULL = excluded, and stays so)
+-- reads   advantages (of all parts of a step; what is not included has none, and stays so)
 -- params  $grouping           'role': over the rows of each role; 'task': over those of both
 --         $epsilon            DOUBLE: added to the deviation
 --         $rehearsal_weight   DOUBLE: what advantages of the rehearsal role are multiplied with at the end
@@ -15,7 +15,8 @@ WITH rounded AS (
     SELECT
         *,
         CASE WHEN $grouping = 'task' THEN 'all' ELSE role END AS pool,
-        CAST(round(advantage * CAST(1000000000 AS DOUBLE)) AS DECIMAL(38, 0)) AS units
+        CASE WHEN is_included THEN CAST(round(advantage * CAST(1000000000 AS DOUBLE)) AS DECIMAL(38, 0)) END
+            AS units
     FROM advantages
 ),
 

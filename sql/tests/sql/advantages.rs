@@ -258,3 +258,31 @@ fn generations() -> impl Strategy<Value = Vec<Generation<'static>>> {
         generations
     })
 }
+
+/// What a query of one's own leaves out is in no statistic of the step, though it has a value.
+#[test]
+fn whitening_is_of_what_is_included() {
+    let row = |index: i32, advantage: f64, is_included: bool| AdvantageRow {
+        task_id: "t".to_owned(),
+        sample: index,
+        generation_index: 0,
+        role: "actor".to_owned(),
+        reward: Some(Decimal::ONE),
+        baseline: None,
+        deviation: None,
+        group_size: 3,
+        advantage: Some(advantage),
+        is_included,
+        exclusion_reason: (!is_included).then(|| "mine".to_owned()),
+    };
+    let given = [row(0, 3.0, true), row(1, 5.0, true), row(2, 100.0, false)];
+    let params = AdvantageParams { whiten: true, epsilon: 0.0, ..AdvantageParams::default() };
+    let found: Vec<AdvantageRow> =
+        block_on(rows(queries::WHITENED, &[table_of(&given)], &params.to_whitening_params(), 2)).unwrap();
+    // Mean 4, and deviation sqrt(1 + 1).
+    let half = Some(0.5_f64.sqrt());
+    let whitened: Vec<_> = found.iter().map(|row| row.advantage).collect();
+    assert!((whitened[0].unwrap() + half.unwrap()).abs() < 1e-12, "{whitened:?}");
+    assert!((whitened[1].unwrap() - half.unwrap()).abs() < 1e-12, "{whitened:?}");
+    assert_eq!(whitened[2], None);
+}

@@ -45,7 +45,7 @@ fn params_of(spec: &QuerySpec) -> Vec<Param> {
         _ if spec.query == queries::WHITENED => AdvantageParams::default().to_whitening_params(),
         Table::Rewards => RewardParams::default().to_params(),
         Table::Advantages => AdvantageParams::default().to_params(),
-        Table::Evaluations => {
+        Table::Evaluations | Table::PassRates => {
             EvaluationParams { suite: "s".to_owned(), checkpoint: "c".to_owned() }.to_params()
         }
         other => unreachable!("no parameters known for {other}"),

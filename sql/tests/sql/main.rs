@@ -8,5 +8,6 @@ mod conform;
 mod evaluations;
 mod headers;
 mod lake;
+mod pass_rates;
 mod rewards;
 mod session;

@@ -18,7 +18,8 @@ use self::expected::{Expectation, Ledger};
 use self::matching::match_calls;
 use self::reply::grade_reply;
 use self::seen::{SeenTurn, seen_turns};
-use super::{CallFault, CallOrder, GraderKind, GraderSpec, ToolSchemas};
+use super::bfcl::UNDEFINED;
+use super::{BfclAnswer, CallFault, CallOrder, GraderKind, GraderSpec, MadeCall, ToolSchemas};
 use crate::task::Task;
 
 /// Reasons to end a trajectory that are not the actor's doing: what they cut off is ungraded, never failed.
@@ -154,6 +155,7 @@ impl<'t> Grader<'t> {
             GraderKind::CallsValid => self.calls_valid(turn),
             GraderKind::CallMade if turn.calls.is_empty() => Outcome::failed("no call was made"),
             GraderKind::CallMade => Outcome::passed(),
+            GraderKind::Bfcl(answer) => bfcl(answer, turn),
             GraderKind::Program { .. } => Outcome::ungraded("the program has not been run"),
             kind => match ledger.expectation(spec.user_turn, kind) {
                 Expectation::Calls(expected) => {
@@ -239,6 +241,25 @@ pub fn grade(task: &Task, trajectory: &TrajectoryRow, messages: &[MessageRow]) -
 /// Whether the gate after `user_turn` is open by the default options; see [`Grader::gate_is_open`].
 pub fn passes_gate(task: &Task, user_turn: usize, messages: &[MessageRow]) -> bool {
     Grader::new(task).gate_is_open(messages, user_turn)
+}
+
+/// The calls of a user turn by the leaderboard's rules: one that cannot be read, or that nothing answered, is wrong.
+fn bfcl(answer: &BfclAnswer, turn: &SeenTurn) -> Outcome {
+    if let Some(reason) = turn.refused.first() {
+        return Outcome::failed(reason.clone());
+    }
+    let mut calls = Vec::new();
+    for call in &turn.calls {
+        let Some(arguments) = call.arguments.as_object() else {
+            return Outcome::failed(format!("arguments of `{}` are no object", call.name));
+        };
+        calls.push(MadeCall { name: call.name.clone(), arguments: arguments.clone() });
+    }
+    match answer.check(&calls) {
+        Ok(()) => Outcome::passed(),
+        Err(mismatch) if mismatch.class == UNDEFINED => Outcome::ungraded(mismatch.reason),
+        Err(mismatch) => Outcome::failed(format!("{}: {}", mismatch.class, mismatch.reason)),
+    }
 }
 
 fn order_of(kind: &GraderKind) -> CallOrder {

@@ -1,9 +1,9 @@
 //! Prompts of the Berkeley function calling leaderboard (BFCL), version 4, single-turn and multi-turn.
 //!
-//! The expected calls become [`Calls`](crate::score::GraderKind::Calls) graders, which is close to what the
-//! leaderboard checks but not the same: values are compared by our rules, not by its table of types and its
-//! normalization of texts, and a multi-turn category compares calls instead of the state of its programs. A
-//! score for the leaderboard needs its own checker. Categories without expected calls are graded by whether calls
+//! The possible answers of single-turn prompts become [`Bfcl`](crate::score::GraderKind::Bfcl) graders, which check calls
+//! by the leaderboard's rules. Those of multi-turn prompts become [`Calls`](crate::score::GraderKind::Calls) graders:
+//! these compare calls by our rules, instead of the state of the leaderboard's programs, so that a score on them is none
+//! of the leaderboard. Categories without expected calls are graded by whether calls
 //! are made at all, and prompts without an answer file by whether the calls made are valid.
 //!
 //! A task has one list of tools from start to end. Where the leaderboard holds a function back and offers it in a
@@ -12,7 +12,6 @@
 //!
 //! Not taken: agentic categories (web search, memory), and prompts that hold several user messages at once.
 
-mod answer;
 mod multi_turn;
 mod python_call;
 mod single_turn;

@@ -1,11 +1,11 @@
 //! Single-turn prompts.
 
 use envace_schemas::Decimal;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-use super::answer::expected_calls;
+use super::super::records::json_reason;
 use super::{Parts, Prompt, opening, spec};
-use crate::score::{CallOrder, GraderKind};
+use crate::score::{BfclAnswer, CallOrder, GraderKind, Language, Matching};
 
 pub(super) fn parts(
     prompt: &Prompt,
@@ -27,11 +27,48 @@ pub(super) fn parts(
         _ if category.ends_with("relevance") => GraderKind::CallMade,
         None => GraderKind::CallsValid,
         Some(answer) => {
-            let is_parallel = category.contains("parallel");
-            let order = if is_parallel { CallOrder::AnyOrder } else { CallOrder::Exact };
-            GraderKind::Calls { order, calls: expected_calls(answer)? }
+            let expected: Vec<Map<String, Value>> = serde_json::from_value(answer.clone())
+                .map_err(|error| json_reason("its ground truth is no list of calls", &error))?;
+            if expected.iter().any(|call| call.len() != 1) {
+                return Err("a call of its ground truth is no object of one function".to_owned());
+            }
+            let language = match category {
+                _ if category.contains("javascript") => Language::JavaScript,
+                _ if category.contains("java") => Language::Java,
+                _ => Language::Python,
+            };
+            GraderKind::Bfcl(BfclAnswer {
+                functions: functions.iter().map(declaration).collect(),
+                expected,
+                matching: Matching::of_category(category),
+                language,
+                dots_are_underscores: false,
+            })
         }
     };
     let graders = vec![spec(kind.name(), 0, Decimal::ONE, true, kind)];
     Ok(Parts { opening: opening(messages)?, later_user_turns: Vec::new(), functions, graders })
+}
+
+/// What the rules read of a declaration: its name, and the types of its parameters.
+fn declaration(function: &Value) -> Value {
+    let parameters = &function["parameters"];
+    let bare = |declared: &Value| {
+        let mut bare = Map::new();
+        bare.insert("type".to_owned(), declared["type"].clone());
+        if let Some(items) = declared["items"].get("type") {
+            bare.insert("items".to_owned(), json!({"type": items}));
+        }
+        Value::Object(bare)
+    };
+    let properties: Map<String, Value> = parameters["properties"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, declared)| (name.clone(), bare(declared)))
+        .collect();
+    json!({
+        "name": function["name"],
+        "parameters": {"properties": properties, "required": parameters["required"]},
+    })
 }

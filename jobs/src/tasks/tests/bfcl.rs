@@ -2,7 +2,7 @@ use envace_model::chat::Speaker;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::score::{CallOrder, GraderKind};
+use crate::score::{CallOrder, GraderKind, Language, MadeCall, Matching};
 use crate::tasks::bfcl::Companions;
 
 fn expected(kind: &GraderKind) -> (CallOrder, Vec<(&str, Value)>) {
@@ -37,15 +37,23 @@ fn single_turn_prompts() {
     );
     let [grader] = &garden.graders[..] else { panic!() };
     assert!(grader.is_required);
-    let arguments =
-        json!({"width": {"is": 3.0}, "length": {"is": 4.0}, "unit": {"optional": ["m", "meters", ""]}});
-    assert_eq!(expected(&grader.kind), (CallOrder::Exact, vec![("garden.area", arguments)]));
+    let GraderKind::Bfcl(answer) = &grader.kind else { panic!("{grader:?}") };
+    assert_eq!((answer.matching, answer.language), (Matching::Simple, Language::Python));
+    let parameters = json!({"properties": {
+        "width": {"type": "float"}, "length": {"type": "float"}, "unit": {"type": "string"}},
+        "required": ["width", "length"]});
+    assert_eq!(answer.functions, [json!({"name": "garden.area", "parameters": parameters})]);
+    let call = |arguments: Value| {
+        let arguments = arguments.as_object().unwrap().clone();
+        answer.check(&[MadeCall { name: "garden.area".to_owned(), arguments }])
+    };
+    assert_eq!(call(json!({"width": 3, "length": 4.0})), Ok(()));
+    assert_eq!(call(json!({"width": 3, "length": 4, "unit": "Meters"})), Ok(()));
+    assert!(call(json!({"width": 3, "length": 4, "unit": "miles"})).is_err());
 
     let tulips = task(&report, "simple_python_3");
     assert_eq!(tulips.opening[0].role, Speaker::System);
-    let bulbs = json!({"bulbs": {"one_of": [
-        {"color": "red", "n": 3}, {"color": "red"}, {"color": "yellow", "n": 3}, {"color": "yellow"}]}});
-    assert_eq!(expected(&tulips.graders[0].kind), (CallOrder::Exact, vec![("plant", bulbs)]));
+    assert!(matches!(&tulips.graders[0].kind, GraderKind::Bfcl(answer) if answer.expected.len() == 1));
 }
 
 #[test]
@@ -59,9 +67,14 @@ fn categories_decide_the_grader() {
         ]
     );
     let parallel = task(&report, "parallel_0");
-    let rose = ("plant", json!({"flower": {"is": "rose"}}));
-    let tulip = ("plant", json!({"flower": {"is": "tulip"}}));
-    assert_eq!(expected(&parallel.graders[0].kind), (CallOrder::AnyOrder, vec![rose, tulip]));
+    let GraderKind::Bfcl(answer) = &parallel.graders[0].kind else { panic!("{parallel:?}") };
+    assert_eq!(answer.matching, Matching::Parallel);
+    let plant = |flower: &str| {
+        let arguments = json!({"flower": flower}).as_object().unwrap().clone();
+        MadeCall { name: "plant".to_owned(), arguments }
+    };
+    assert_eq!(answer.check(&[plant("tulip"), plant("rose")]), Ok(()));
+    assert!(answer.check(&[plant("rose"), plant("rose")]).is_err());
     let none = task(&report, "live_irrelevance_0-1-0");
     assert_eq!(none.row.split, "live_irrelevance");
     assert_eq!(none.graders[0].kind, GraderKind::Calls { order: CallOrder::Exact, calls: Vec::new() });
