@@ -280,9 +280,9 @@ fn whitening_is_of_what_is_included() {
     let found: Vec<AdvantageRow> =
         block_on(rows(queries::WHITENED, &[table_of(&given)], &params.to_whitening_params(), 2)).unwrap();
     // Mean 4, and deviation sqrt(1 + 1).
-    let half = Some(0.5_f64.sqrt());
+    let half = 0.5_f64.sqrt();
     let whitened: Vec<_> = found.iter().map(|row| row.advantage).collect();
-    assert!((whitened[0].unwrap() + half.unwrap()).abs() < 1e-12, "{whitened:?}");
-    assert!((whitened[1].unwrap() - half.unwrap()).abs() < 1e-12, "{whitened:?}");
+    assert!((whitened[0].unwrap() + half).abs() < 1e-12, "{whitened:?}");
+    assert!((whitened[1].unwrap() - half).abs() < 1e-12, "{whitened:?}");
     assert_eq!(whitened[2], None);
 }
