@@ -23,7 +23,7 @@ pub use datafusion::scalar::ScalarValue;
 pub use error::SqlError;
 pub use lake::{Lake, StoredOutput, is_origin};
 pub use params::{
-    AdvantageParams, Baseline, EvaluationParams, Grouping, MalfunctionRule, OnRehearsalFailed, OnUngraded,
-    Param, RewardParams, SingletonRule, Weighting, ZeroVarianceRule,
+    AdvantageParams, Baseline, EvaluationParams, Grouping, MalfunctionRule, OnOverlong, OnRehearsalFailed,
+    OnUngraded, Param, RewardParams, SingletonRule, Weighting, ZeroVarianceRule,
 };
 pub use session::QuerySession;

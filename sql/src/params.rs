@@ -48,6 +48,17 @@ choice! {
 }
 
 choice! {
+    /// What a trajectory is worth that was cut off at a limit of its length, turns or outputs.
+    OnOverlong {
+        /// What it earned until then.
+        #[default]
+        Score = "score",
+        /// It has no reward: what is long is neither right nor wrong (DAPO's overlong filtering).
+        Null = "null",
+    }
+}
+
+choice! {
     /// What is compared with one another.
     Grouping {
         /// The generations of one role in the trajectories of one task.
@@ -127,6 +138,8 @@ pub struct RewardParams {
     pub on_ungraded: OnUngraded,
     /// What a trajectory is worth that the rehearsal role cut short.
     pub on_rehearsal_failed: OnRehearsalFailed,
+    /// What a trajectory is worth that was cut off at a limit.
+    pub on_overlong: OnOverlong,
     /// How much of the rehearsal role's reward is its own checklist's.
     #[schemars(with = "String")]
     pub rehearsal_checklist_weight: Decimal,
@@ -138,6 +151,7 @@ impl RewardParams {
         vec![
             ("on_ungraded", text(self.on_ungraded.name())),
             ("on_rehearsal_failed", text(self.on_rehearsal_failed.name())),
+            ("on_overlong", text(self.on_overlong.name())),
             ("rehearsal_checklist_weight", decimal(self.rehearsal_checklist_weight)),
         ]
     }

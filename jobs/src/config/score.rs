@@ -1,5 +1,5 @@
 use envace_schemas::Decimal;
-use envace_sql::{OnRehearsalFailed, OnUngraded, RewardParams};
+use envace_sql::{OnOverlong, OnRehearsalFailed, OnUngraded, RewardParams};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +15,9 @@ pub struct ScoreConfig {
     /// What a trajectory is worth that was cut off because the rehearsal role failed. Default: `null`, for it is
     /// not the actor's fault.
     pub on_rehearsal_failed: OnRehearsalFailed,
+    /// What a trajectory is worth that was cut off at a limit of its length, turns or outputs. Default: `score`, what it
+    /// earned until then.
+    pub on_overlong: OnOverlong,
     /// How verdicts are reached where the trajectory leaves a choice.
     pub grade: GradeOptions,
     /// How much of the rehearsal role's reward is its own checklist's, which `score.judge.rehearsal` turns on; the rest
@@ -38,6 +41,7 @@ impl Default for ScoreConfig {
         Self {
             on_ungraded: OnUngraded::default(),
             on_rehearsal_failed: OnRehearsalFailed::default(),
+            on_overlong: OnOverlong::default(),
             grade: GradeOptions::default(),
             rehearsal_checklist_weight: Decimal::ZERO,
             programs: Vec::new(),
@@ -77,6 +81,7 @@ impl ScoreConfig {
         RewardParams {
             on_ungraded: self.on_ungraded,
             on_rehearsal_failed: self.on_rehearsal_failed,
+            on_overlong: self.on_overlong,
             rehearsal_checklist_weight: self.rehearsal_checklist_weight,
         }
     }

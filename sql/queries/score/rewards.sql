@@ -7,10 +7,13 @@
 --         $on_rehearsal_failed  'null': a trajectory cut off because the rehearsal role failed twice has no
 --                               reward, for it is not the actor's fault; 'score': it counts as far as it came,
 --                               and what could not be graded for that reason has failed
+--         $on_overlong          'null': a trajectory cut off at a limit (length, turns or outputs) has no
+--                               reward; 'score': it counts as far as it came
 --         $rehearsal_checklist_weight  what share of the rehearsal role's reward is that of its own checklist: the
 --                               weight of its passed items over that of all, in the user turns kept; the rest is
 --                               the trajectory's. A trajectory without such items has the trajectory's alone
--- source  reward of a checklist, CM2, arxiv.org/abs/2602.12268, over scripted user turns
+-- source  reward of a checklist, CM2, arxiv.org/abs/2602.12268, over scripted user turns; no reward for the
+--         overlong: DAPO, arxiv.org/abs/2503.14476, section 3.4
 --
 -- The gated prefix: after the first user turn with a required item that did not pass (failed or ungraded) all
 -- later user turns are dropped, their items with them.
@@ -131,6 +134,8 @@ trajectory_rewards AS (
             -- Unless the failure lies beyond the gate, where nothing counts.
             WHEN t.end_reason = 'rehearsal_failed' AND $on_rehearsal_failed = 'null'
                 AND (g.gate IS NULL OR g.gate >= t.n_user_turns - 1) THEN 'rehearsal_failed'
+            WHEN t.end_reason IN ('length', 'max_turns', 'max_generations') AND $on_overlong = 'null'
+                AND (g.gate IS NULL OR g.gate >= t.n_user_turns - 1) THEN 'overlong'
             WHEN p.n_items IS NULL THEN 'no_items'
             WHEN $on_ungraded = 'null' AND p.n_graded < p.n_items THEN 'ungraded_item'
             WHEN p.doubtful_gate < t.n_scripted_user_turns - 1 THEN 'ungraded_gate'

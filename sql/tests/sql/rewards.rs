@@ -2,7 +2,7 @@
 
 use crate::common::{block_on, decimal, rows, table_of, trajectory, verdict};
 use envace_schemas::tables::{RewardRow, TrajectoryRow, VerdictRow};
-use envace_sql::{OnRehearsalFailed, OnUngraded, RewardParams, queries};
+use envace_sql::{OnOverlong, OnRehearsalFailed, OnUngraded, RewardParams, queries};
 
 /// One item: user turn, weight, required, passed.
 type Item = (i32, &'static str, bool, Option<bool>);
@@ -254,4 +254,80 @@ fn a_failed_rehearsal_is_not_the_actors_fault() {
     // User turn 0 of 3 counts, the others have failed.
     assert_eq!(found[0].reward, Some(decimal("0.333333333")));
     assert_eq!((found[0].ungraded_reason.as_deref(), found[0].is_success), (None, Some(false)));
+}
+
+#[test]
+fn what_is_overlong_can_be_left_out() {
+    let cut = |sample, end_reason: &str| TrajectoryRow {
+        end_reason: end_reason.to_owned(),
+        n_rehearsals: 1,
+        ..trajectory("t", sample, 2, 3)
+    };
+    let mut verdicts = Vec::new();
+    for sample in 0..3 {
+        verdicts
+            .extend(verdicts_of(sample, &[(0, "1", true, PASS), (1, "1", true, FAIL), (2, "1", true, FAIL)]));
+    }
+    // The required item had failed before the limit was met: what came after is dropped, the limit too.
+    verdicts.extend(verdicts_of(3, &[(0, "1", true, FAIL), (1, "1", true, FAIL)]));
+    let trajectories = [cut(0, "length"), cut(1, "max_turns"), cut(2, "malformed_calls"), cut(3, "length")];
+    let found = |on_overlong| {
+        let params = RewardParams { on_overlong, ..RewardParams::default() };
+        let rows = rewards(&trajectories, &verdicts, params);
+        let shown =
+            rows.iter().map(|row| (row.sample, row.reward, row.ungraded_reason.clone(), row.is_success));
+        shown.collect::<Vec<_>>()
+    };
+    let third = Some(decimal("0.333333333"));
+    let both = |sample, reward, reason: Option<&str>| {
+        let row = (sample, reward, reason.map(str::to_owned), Some(false));
+        [row.clone(), row]
+    };
+    let zero = Some(decimal("0"));
+    let overlong = Some("overlong");
+    assert_eq!(
+        found(OnOverlong::Null),
+        [both(0, None, overlong), both(1, None, overlong), both(2, third, None), both(3, zero, None)]
+            .concat()
+    );
+    assert_eq!(
+        found(OnOverlong::Score),
+        [both(0, third, None), both(1, third, None), both(2, third, None), both(3, zero, None)].concat()
+    );
+}
+
+#[test]
+fn the_rehearsal_roles_checklist_is_a_share_of_its_reward_alone() {
+    let mut trajectory = trajectory("t", 0, 1, 1);
+    trajectory.n_rehearsals = 1;
+    let own = |item: &str, weight: &str, is_passed| VerdictRow {
+        grader: "rehearsal_checklist".to_owned(),
+        ..verdict(0, 0, item, weight, is_passed)
+    };
+    let found = |own: Vec<VerdictRow>, weight: &str, on_ungraded| {
+        let mut verdicts = verdicts_of(0, &[(0, "0.4", true, PASS), (0, "0.6", false, FAIL)]);
+        verdicts.extend(own);
+        let params = RewardParams {
+            on_ungraded,
+            rehearsal_checklist_weight: decimal(weight),
+            ..RewardParams::default()
+        };
+        let rows = rewards(std::slice::from_ref(&trajectory), &verdicts, params);
+        assert!(rows.iter().all(|row| row.n_items == 2), "its items are its own");
+        assert_eq!(rows[0].reward, Some(decimal("0.4")), "the actor's reward is as it was");
+        (rows[1].reward.map(|reward| reward.to_string()), rows[1].ungraded_reason.clone())
+    };
+    let reward = |text: &str| (Some(text.to_owned()), None);
+    let third = vec![own("a", "1", PASS), own("b", "2", FAIL)];
+    // 0.75 * 0.4 + 0.25 * 0.333333333 = 0.38333333325, to a billionth.
+    assert_eq!(found(third.clone(), "0.25", OnUngraded::Null), reward("0.383333333"));
+    assert_eq!(found(third.clone(), "1", OnUngraded::Null), reward("0.333333333"));
+    assert_eq!(found(third, "0", OnUngraded::Null), reward("0.4"));
+    assert_eq!(found(Vec::new(), "0.25", OnUngraded::Null), reward("0.4"), "there is no such checklist");
+    let open = vec![own("a", "1", PASS), own("b", "2", None)];
+    let ungraded = (None, Some("ungraded_rehearsal_item".to_owned()));
+    assert_eq!(found(open.clone(), "0.25", OnUngraded::Null), ungraded);
+    // 0.75 * 0.4 + 0.25 * 1.
+    assert_eq!(found(open.clone(), "0.25", OnUngraded::Skip), reward("0.55"));
+    assert_eq!(found(open, "0", OnUngraded::Null), reward("0.4"), "what does not count does no harm");
 }
