@@ -155,6 +155,18 @@ impl Execution {
         rows.map(Some).map_err(|source| PipelineError::Table { table, part, source })
     }
 
+    /// Takes back that parts are finished, so that the next process makes them again: what they hold must not be
+    /// committed, and what made them so may pass. Notes stay.
+    ///
+    /// # Errors
+    /// [`PipelineError::Object`] if the store fails.
+    pub async fn reopen_parts(&self) -> Result<(), PipelineError> {
+        for part in 0..self.n_parts() {
+            self.staging.delete_record(&self.store, part).await?;
+        }
+        Ok(())
+    }
+
     /// Keeps `bytes` beside the parts under way, as a file `name` in `folder`: what was dear to get and must outlive a
     /// kill. It goes with the commit, so the rows must hold what matters of it.
     ///

@@ -49,6 +49,11 @@ impl Staging {
         store.put(&path, json::to_bytes(path.as_ref(), record)?).await
     }
 
+    pub(crate) async fn delete_record(&self, store: &Store, part: u32) -> Result<(), PipelineError> {
+        let path = self.record_path(part);
+        if store.exists(&path).await? { store.delete(&path).await } else { Ok(()) }
+    }
+
     /// The record of a part if all its files are there. They stay until the manifest is written.
     pub(crate) async fn finished(
         &self,

@@ -168,10 +168,46 @@ async fn every_fault_ends_as_it_should_and_a_second_run_asks_nothing() {
     let failed: BTreeSet<String> =
         cases.iter().filter(|case| case.1.is_none()).map(|case| case.0.to_owned()).collect();
     assert_eq!(asked, failed);
-    for call in &refreshed.calls {
-        let before = first.calls.iter().filter(|row| row.item == call.item).count() as i32;
-        assert_eq!(call.try_index >= before, failed.contains(&call.item), "{call:?}");
+    // What they were answered before stays beside it.
+    for name in cases.iter().map(|case| case.0) {
+        let tries = |calls: &[JudgeCallRow]| {
+            calls.iter().filter(|call| call.item == name).map(|call| call.try_index).collect::<Vec<_>>()
+        };
+        let n_before = tries(&first.calls).len() as i32;
+        let n_after = n_before * if failed.contains(name) { 2 } else { 1 };
+        assert_eq!(tries(&refreshed.calls), (0..n_after).collect::<Vec<_>>(), "{name}");
     }
+    // Asking all again is a table of its own, whose tries come after.
+    let all = scored(&again(&ctx, Refresh::All)).await;
+    let firsts =
+        |name: &str| all.calls.iter().filter(|call| call.item == name).map(|call| call.try_index).min();
+    assert_eq!((firsts("yes"), firsts("number")), (Some(1), Some(4)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_is_ungraded_for_a_passing_reason_can_be_asked_again() {
+    let is_well = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let well = std::sync::Arc::clone(&is_well);
+    let server = JudgeServer::start(move |_, _| match well.load(std::sync::atomic::Ordering::SeqCst) {
+        true => Reply::Answer(true),
+        false => Reply::Http(500, None, "{}".to_owned()),
+    })
+    .await
+    .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let config =
+        config(&[&server.url], "", "").replace("max_ungraded_share = 1.0", "max_ungraded_share = 0.5");
+    let ctx = run_of(dir.path(), &config, vec![part("a", &[vec![item("P", 1.0, json!({}))]], 4)]).await;
+    let error = refusal(Stage::Score.run(&ctx, 0).await.unwrap_err());
+    assert!(error.contains("4 of 4 trajectories are ungraded"), "{error}");
+    // As it stands, the failures are replayed, and refused again without a call.
+    is_well.store(true, std::sync::atomic::Ordering::SeqCst);
+    let n_seen = server.n_seen();
+    assert!(refusal(Stage::Score.run(&ctx, 0).await.unwrap_err()).contains("--refresh failed"));
+    assert_eq!(server.n_seen(), n_seen);
+    let done = scored(&again(&ctx, Refresh::Failed)).await;
+    assert!(done.verdicts.iter().all(|verdict| verdict.is_passed == Some(true)));
+    assert_eq!((server.n_seen(), done.calls.len()), (n_seen + 4, 8));
 }
 
 /// Files below a folder that hold a text.

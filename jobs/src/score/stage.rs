@@ -79,11 +79,12 @@ pub async fn execute(ctx: &RunContext, rollout: &StageOutput, execution: &Execut
         execution.write(part, &rewards).await?;
         execution.finish_part(part).await?;
     }
-    check_graded(execution, ctx.config.score.max_ungraded_share).await
+    check_graded(execution, &ctx.config.score).await
 }
 
 /// Refuses a step of which too much is ungraded, whichever process made its parts.
-async fn check_graded(execution: &Execution, allowed: f64) -> Result<(), JobError> {
+async fn check_graded(execution: &Execution, config: &ScoreConfig) -> Result<(), JobError> {
+    let allowed = config.max_ungraded_share;
     let (mut n_rewards, mut ungraded) = (0_usize, BTreeMap::<String, usize>::new());
     for part in 0..execution.n_parts() {
         // Another process has committed meanwhile: then its parts were checked by it.
@@ -102,12 +103,18 @@ async fn check_graded(execution: &Execution, allowed: f64) -> Result<(), JobErro
     if n_rewards == 0 || n_ungraded as f64 / n_rewards as f64 <= allowed {
         return Ok(());
     }
+    // Else the next run would find them finished and refuse again, also when it asks a judge anew.
+    execution.reopen_parts().await?;
     let reasons: Vec<String> = ungraded.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
+    let again = match config.judge {
+        Some(_) => "; with `--refresh failed` the judge is asked again what it did not answer",
+        None => "",
+    };
     Err(JobError::refused(
         format!("{n_ungraded} of {n_rewards} trajectories are ungraded ({})", reasons.join(", ")),
         format!(
             "`score.max_ungraded_share` allows {allowed}; `envace-jobs show --run {} --step {}` lists the trajectories, and \
-             prints one with how it ended and why",
+             prints one with how it ended and why{again}",
             execution.id().run,
             execution.id().step
         ),

@@ -142,7 +142,7 @@ impl<'c> Judge<'c> {
             let recorded = &self.recorded;
             let (config, client, schema) = (self.config, &client, &schema);
             let asked = open.iter().map(|question| {
-                let first = recorded.first_index(&question.hash);
+                let first = recorded.next_index(&question.hash);
                 ask_until_readable(client, config, schema, question, first)
             });
             let mut asked = futures::stream::iter(asked).buffer_unordered(self.limits.concurrency);

@@ -1,6 +1,6 @@
 //! Answers that are there already: of earlier attempts, and of this one before it was stopped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use envace_pipeline::{Execution, StageOutput};
 use envace_schemas::Table;
@@ -30,6 +30,13 @@ pub(super) struct Recorded {
     tries: BTreeMap<String, Vec<JudgeCallRow>>,
     /// How many tries there were before those that count now.
     n_before: BTreeMap<String, i32>,
+    /// Questions that are asked again although they have tries.
+    asked_again: BTreeSet<String>,
+}
+
+/// Whether the last of some tries has an answer.
+fn is_answered(tries: &[JudgeCallRow]) -> bool {
+    tries.last().is_some_and(|last| last.is_passed.is_some())
 }
 
 impl Recorded {
@@ -46,12 +53,10 @@ impl Recorded {
             }
             recorded.replace(StageOutput::new(&ctx.store, manifest).read_all().await?);
         }
-        match ctx.refresh {
-            Refresh::Nothing => {}
-            Refresh::Failed => {
-                recorded.forget(|tries| tries.last().is_none_or(|last| last.is_passed.is_none()))
-            }
-            Refresh::All => recorded.forget(|_| true),
+        if ctx.refresh == Refresh::All {
+            let next = |tries: Vec<JudgeCallRow>| tries.last().map_or(0, |last| last.try_index + 1);
+            let tries = std::mem::take(&mut recorded.tries).into_iter();
+            recorded.n_before = tries.map(|(hash, tries)| (hash, next(tries))).collect();
         }
         let mut of_execution = Vec::new();
         for note in execution.notes(NOTES).await? {
@@ -60,6 +65,10 @@ impl Recorded {
             of_execution.extend(lines.filter_map(|line| serde_json::from_slice::<JudgeCallRow>(line).ok()));
         }
         recorded.replace(of_execution);
+        if ctx.refresh == Refresh::Failed {
+            let failed = recorded.tries.iter().filter(|(_, tries)| !is_answered(tries));
+            recorded.asked_again = failed.map(|(hash, _)| hash.clone()).collect();
+        }
         Ok(recorded)
     }
 
@@ -73,31 +82,22 @@ impl Recorded {
         self.tries.extend(tries.into_iter().map(|(hash, tries)| (hash, tries.into_values().collect())));
     }
 
-    fn forget(&mut self, is_forgotten: impl Fn(&[JudgeCallRow]) -> bool) {
-        let forgotten = |(hash, tries): (&String, &Vec<JudgeCallRow>)| {
-            is_forgotten(tries).then(|| (hash.clone(), tries.last().map_or(0, |last| last.try_index + 1)))
-        };
-        let before: Vec<(String, i32)> = self.tries.iter().filter_map(forgotten).collect();
-        for (hash, n_before) in before {
-            self.tries.remove(&hash);
-            self.n_before.insert(hash, n_before);
-        }
-    }
-
-    /// The tries of a question.
+    /// The tries of a question; `None` if it is to be asked.
     pub fn get(&self, hash: &str) -> Option<&[JudgeCallRow]> {
-        self.tries.get(hash).map(Vec::as_slice)
+        self.tries.get(hash).filter(|_| !self.asked_again.contains(hash)).map(Vec::as_slice)
     }
 
-    /// The index of the first try of a question that has none that counts.
-    pub fn first_index(&self, hash: &str) -> i32 {
-        self.n_before.get(hash).copied().unwrap_or(0)
+    /// The index of the next try of a question that is to be asked.
+    pub fn next_index(&self, hash: &str) -> i32 {
+        let last = self.tries.get(hash).and_then(|tries| tries.last());
+        last.map_or_else(|| self.n_before.get(hash).copied().unwrap_or(0), |last| last.try_index + 1)
     }
 
-    /// Adds the tries of a question that was asked.
+    /// Adds the tries of a question that was asked to those before, which it failed in.
     pub fn insert(&mut self, tries: Vec<JudgeCallRow>) {
-        if let Some(first) = tries.first() {
-            self.tries.insert(first.request_hash.clone(), tries);
+        if let Some(hash) = tries.first().map(|first| first.request_hash.clone()) {
+            self.asked_again.remove(&hash);
+            self.tries.entry(hash).or_default().extend(tries);
         }
     }
 
