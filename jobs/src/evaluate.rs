@@ -27,7 +27,7 @@ use crate::rollout::stage::{
 use crate::rollout::trajectory::{Settings, TrajectoryRows};
 use crate::rollout::{Environment, EpisodeOptions};
 use crate::score::stage::{messages_of, rewards, verdicts};
-use crate::score::{MoreGraders, Part, key_section};
+use crate::score::{ExternalGraders, PartRows, key_section};
 use crate::task::Task;
 use crate::world::World;
 
@@ -161,13 +161,13 @@ pub async fn execute(
     });
     let tasks: BTreeMap<&str, &Arc<Task>> = all.iter().map(|task| (task.id(), task)).collect();
     // Parts may be written at the same time, but a judge has one queue.
-    let more = tokio::sync::Mutex::new(MoreGraders::open(ctx, execution).await?);
+    let more = tokio::sync::Mutex::new(ExternalGraders::open(ctx, execution).await?);
     let write = async |part: u32, rows: TrajectoryRows, timings: Vec<TimingRow>| -> Result<(), JobError> {
         let mut verdicts = match config.environment {
             Environment::World => world_verdicts(&tasks, &rows.trajectories, &rows.messages)?,
             _ => verdicts(&tasks, ctx.config.score.grade, &rows.trajectories, &rows.messages)?,
         };
-        let of_part = Part {
+        let of_part = PartRows {
             tasks: &tasks,
             trajectories: &rows.trajectories,
             messages: &rows.messages,

@@ -10,7 +10,8 @@ pub struct JudgeConfig {
     /// The model, by the name its server knows it by. Must be given.
     pub model: String,
     /// File with a prompt of one's own in place of the built-in one: a Jinja template. Empty: the built-in one, which
-    /// `envace-jobs score --print-prompt` prints. What counts is the text of the file, not its name.
+    /// `envace-jobs score --print-prompt` prints. A relative path begins where the command is run; what counts is the
+    /// text of the file, not its name.
     pub prompt: String,
     /// Checklists that are read of a task that has several; its reward is the mean over them, and a required item that
     /// does not pass in one of them closes the gate. 0: all. Default: 1.

@@ -127,19 +127,10 @@ impl Config {
         // The file alone first, so that an unknown key is reported with its line in the file.
         let alone: Self = toml::from_str(text).map_err(parse)?;
         let over: TomlTable = toml::from_str(text).map_err(parse)?;
-        let mut values = TomlTable::try_from(alone.preset.config())?;
-        if let (None, Some(_)) = (section(&values, "score.judge"), section(&over, "score.judge")) {
-            let judge = TomlTable::try_from(alone.preset.judge())?;
-            overlay(
-                &mut values,
-                [(
-                    "score".to_owned(),
-                    [("judge".to_owned(), judge.into())].into_iter().collect::<TomlTable>().into(),
-                )]
-                .into_iter()
-                .collect(),
-            );
-        }
+        let mut base = alone.preset.config();
+        // Without a section of its own, no judge is asked.
+        base.score.judge = alone.score.judge.map(|_| alone.preset.judge());
+        let mut values = TomlTable::try_from(base)?;
         overlay(&mut values, over);
         let config: Self = values.try_into().map_err(parse)?;
         config.check()?;
@@ -189,11 +180,6 @@ impl Config {
 /// Refuses `value` unless `is_valid`.
 fn require(is_valid: bool, key: &'static str, reason: &str) -> Result<(), ConfigError> {
     if is_valid { Ok(()) } else { Err(ConfigError::Value { key, reason: reason.to_owned() }) }
-}
-
-/// The section of a dotted name, if it is there.
-fn section<'a>(values: &'a TomlTable, name: &str) -> Option<&'a TomlTable> {
-    name.split('.').try_fold(values, |table, key| table.get(key)?.as_table())
 }
 
 /// Puts the values of `over` in place of those of `base`, table by table.

@@ -37,9 +37,12 @@ fn shows_tools(format: &ChatFormat, config: &RolloutConfig, task: &Task) -> Resu
         let (messages, options) = actor_prompt(config, &task.opening, tools);
         format.prompt(&messages, &options).map(|prompt| prompt.ids)
     };
+    if task.tools.is_empty() {
+        return Ok(true);
+    }
+    let shown = ids(&task.tools)?;
     // A template that cannot do without tools shows them.
-    Ok(task.tools.is_empty()
-        || ids(&[]).map_or(Ok(true), |without| Ok::<_, JobError>(ids(&task.tools)? != without))?)
+    Ok(ids(&[]).map_or(true, |without| without != shown))
 }
 
 /// Warns, once in a process, if the chat template leaves out the tools of the first task that has some.

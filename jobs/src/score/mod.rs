@@ -17,7 +17,7 @@ pub use bfcl::{BfclAnswer, Language, MadeCall, Matching, Mismatch};
 pub use checklist::{Checklist, ChecklistItem, Focus, check_checklist};
 use graders::{Fate, Outcome};
 pub use graders::{GradeOptions, Grader, PartialUserTurn, Unforeseen, grade, passes_gate};
-pub use part::{MoreGraders, Part, key_section};
+pub use part::{ExternalGraders, PartRows, key_section};
 pub use spec::{
     Argument, BranchCase, CallOrder, Condition, ExpectedCall, GraderKind, GraderSpec, ReplyCase,
     ResponseValue, ValueTest,

@@ -30,7 +30,7 @@ pub fn key_section(config: &ScoreConfig) -> Result<Value, JobError> {
 
 /// What grades beside the declared graders: programs, queries and the judge.
 #[derive(Debug)]
-pub struct MoreGraders<'c> {
+pub struct ExternalGraders<'c> {
     config: &'c ScoreConfig,
     queries: Vec<GraderQuery>,
     judge: Option<Judge<'c>>,
@@ -38,7 +38,7 @@ pub struct MoreGraders<'c> {
 
 /// The trajectories of a part.
 #[derive(Debug, Clone, Copy)]
-pub struct Part<'a> {
+pub struct PartRows<'a> {
     /// The tasks of the set, by name.
     pub tasks: &'a BTreeMap<&'a str, &'a Arc<Task>>,
     /// The trajectories.
@@ -49,7 +49,7 @@ pub struct Part<'a> {
     pub generations: &'a [GenerationRow],
 }
 
-impl<'c> MoreGraders<'c> {
+impl<'c> ExternalGraders<'c> {
     /// Those of the configuration, with what a judge has answered already for `execution`.
     ///
     /// # Errors
@@ -71,10 +71,10 @@ impl<'c> MoreGraders<'c> {
     pub async fn grade(
         &mut self,
         execution: &Execution,
-        part: Part<'_>,
+        part: PartRows<'_>,
         verdicts: &mut Vec<VerdictRow>,
     ) -> Result<Vec<JudgeCallRow>, JobError> {
-        let Part { tasks, trajectories, messages, generations } = part;
+        let PartRows { tasks, trajectories, messages, generations } = part;
         run_programs(&self.config.programs, self.config.grade, tasks, trajectories, messages, verdicts)
             .await?;
         if !self.queries.is_empty() {

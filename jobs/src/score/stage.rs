@@ -8,7 +8,7 @@ use envace_schemas::tables::{GenerationRow, MessageRow, RewardRow, TrajectoryRow
 use envace_schemas::{Table, batches_of, rows_of};
 use envace_sql::{QuerySession, check_covered, queries};
 
-use super::part::{MoreGraders, Part, key_section};
+use super::part::{ExternalGraders, PartRows, key_section};
 use super::{GradeOptions, Grader};
 use crate::config::ScoreConfig;
 use crate::context::{GivenQuery, RunContext, StageOutcome};
@@ -60,13 +60,13 @@ pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> 
 pub async fn execute(ctx: &RunContext, rollout: &StageOutput, execution: &Execution) -> Result<(), JobError> {
     let (_, tasks) = ctx.tasks().await?;
     let tasks: BTreeMap<&str, &Arc<Task>> = tasks.iter().map(|task| (task.id(), task)).collect();
-    let mut more = MoreGraders::open(ctx, execution).await?;
+    let mut more = ExternalGraders::open(ctx, execution).await?;
     for part in execution.missing_parts().await? {
         let trajectories: Vec<TrajectoryRow> = rollout.read(part).await?;
         let messages: Vec<MessageRow> = rollout.read(part).await?;
         let mut verdicts = verdicts(&tasks, ctx.config.score.grade, &trajectories, &messages)?;
         let generations: Vec<GenerationRow> = rollout.read(part).await?;
-        let of_part = Part {
+        let of_part = PartRows {
             tasks: &tasks,
             trajectories: &trajectories,
             messages: &messages,

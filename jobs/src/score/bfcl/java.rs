@@ -1,17 +1,9 @@
 //! Values in the notation of Java, as far as the leaderboard reads it. What does not fit stays the text it is.
 
-use std::sync::LazyLock;
-
-use regex::Regex;
 use serde_json::{Map, Value};
 
+use super::notation::{Pattern, fits, pattern, truth};
 use super::values::{fraction, whole};
-
-macro_rules! pattern {
-    ($name:ident, $text:literal) => {
-        static $name: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new($text).ok());
-    };
-}
 
 pattern!(WHOLE, r"^-?\d+\n?$");
 pattern!(LONG, r"^-?\d+[lL]\n?$");
@@ -26,11 +18,7 @@ pattern!(MAP_BLOCK, r"(?s)new\s+HashMap<.*?>\s*\(\)\s*\{\s*\{?\s*(.*?)\s*\}?\s*\
 pattern!(MAP_PUT, r#"put\("(.*?)",\s*(.*?)\)"#);
 pattern!(MAP_EMPTY, r"new\s+HashMap<.*?>\s*\(\)");
 
-fn fits(pattern: &LazyLock<Option<Regex>>, text: &str) -> bool {
-    pattern.as_ref().is_some_and(|pattern| pattern.is_match(text))
-}
-
-fn group<'t>(pattern: &LazyLock<Option<Regex>>, text: &'t str) -> Option<&'t str> {
+fn group<'t>(pattern: &Pattern, text: &'t str) -> Option<&'t str> {
     pattern.as_ref()?.captures(text)?.get(1).map(|found| found.as_str())
 }
 
@@ -53,14 +41,6 @@ pub(super) fn value(text: &str, type_name: &str, items: Option<&str>) -> Value {
 fn without_suffix(text: &str) -> &str {
     let text = text.trim_end_matches('\n');
     text.char_indices().next_back().and_then(|(end, _)| text.get(..end)).unwrap_or(text)
-}
-
-fn truth(text: &str) -> Option<Value> {
-    match text {
-        "true" => Some(Value::Bool(true)),
-        "false" => Some(Value::Bool(false)),
-        _ => None,
-    }
 }
 
 fn list(text: &str, items: Option<&str>) -> Option<Value> {

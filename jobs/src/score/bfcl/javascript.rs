@@ -1,17 +1,9 @@
 //! Values in the notation of JavaScript, as far as the leaderboard reads it. What does not fit stays the text it is.
 
-use std::sync::LazyLock;
-
-use regex::Regex;
 use serde_json::{Map, Value};
 
+use super::notation::{fits, pattern, truth};
 use super::values::{fraction, whole};
-
-macro_rules! pattern {
-    ($name:ident, $text:literal) => {
-        static $name: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new($text).ok());
-    };
-}
 
 pattern!(WHOLE, r"^-?\d+\n?$");
 pattern!(FLOAT, r"^-?\d+(\.\d+)?\n?$");
@@ -23,10 +15,6 @@ pattern!(
 pattern!(BRACKETS, r"\[(.*?)\]");
 pattern!(ARRAY, r"^(?:\[(.*?)\]|\bnew\s+Array\((.*?)\))");
 pattern!(DICT, r"^\{(.*?)\}");
-
-fn fits(pattern: &LazyLock<Option<Regex>>, text: &str) -> bool {
-    pattern.as_ref().is_some_and(|pattern| pattern.is_match(text))
-}
 
 /// The value that `text` is for a parameter of this type; `items` is that of its items.
 pub(super) fn value(text: &str, type_name: &str, items: Option<&str>) -> Value {
@@ -46,14 +34,6 @@ pub(super) fn value(text: &str, type_name: &str, items: Option<&str>) -> Value {
         (Some(value), _) => value,
         (None, "array" | "dict") => Value::String(text.trim().to_owned()),
         (None, _) => Value::String(text.to_owned()),
-    }
-}
-
-fn truth(text: &str) -> Option<Value> {
-    match text {
-        "true" => Some(Value::Bool(true)),
-        "false" => Some(Value::Bool(false)),
-        _ => None,
     }
 }
 

@@ -8,6 +8,7 @@
 mod call;
 mod java;
 mod javascript;
+mod notation;
 mod values;
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Calls of OpenAI-compatible servers: the least busy of some, again after failures that pass.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -8,9 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 use backon::{ExponentialBuilder, Retryable};
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::{StatusCode, Url};
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::completion::{Completion, read_completion};
 use crate::config::{JudgeEndpoints, StructuredOutput};
 use crate::error::JobError;
 
@@ -22,19 +21,6 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 const AVOIDED: Duration = Duration::from_secs(5);
 /// Failures without any answer before the endpoint can be taken to be down.
 const DOWN_FAILURES: usize = 5;
-
-/// What a server wrote.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Completion {
-    /// The text, or a reason why there is none.
-    pub content: Result<String, String>,
-    /// The text, or what came in its place.
-    pub raw: String,
-    /// Tokens of request and answer, as far as they were reported.
-    pub n_request_tokens: Option<i64>,
-    /// See above.
-    pub n_response_tokens: Option<i64>,
-}
 
 /// A call that brought no completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -252,7 +238,11 @@ impl Client {
     }
 
     async fn send(&self, url: &Url, request: &Map<String, Value>) -> Result<Completion, CallError> {
-        let passing = |error: reqwest::Error| self.error(CallErrorKind::Passing(None), &causes(&error), None);
+        let passing = |error: reqwest::Error| CallError {
+            kind: CallErrorKind::Passing(None),
+            reason: self.clean(&causes(&error)),
+            body: None,
+        };
         let mut response = self.http.post(url.clone()).json(request).send().await.map_err(passing)?;
         let status = response.status();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(wait_of);
@@ -261,10 +251,11 @@ impl Client {
             body.extend_from_slice(&chunk);
             if body.len() > MAX_RESPONSE {
                 let reason = format!("answer longer than {MAX_RESPONSE} bytes");
-                return Err(self.error(CallErrorKind::Refused, &reason, None));
+                return Err(CallError { kind: CallErrorKind::Refused, reason, body: None });
             }
         }
-        let body = String::from_utf8_lossy(&body).into_owned();
+        // Wherever a server repeats the key, it ends here.
+        let body = self.clean(&String::from_utf8_lossy(&body));
         if status.is_success() {
             return Ok(read_completion(&body));
         }
@@ -277,16 +268,15 @@ impl Client {
             _ => CallErrorKind::Refused,
         };
         let said: String = body.chars().take(500).collect();
-        Err(self.error(kind, &format!("HTTP {status}: {}", said.trim()), Some(body)))
+        Err(CallError { kind, reason: format!("HTTP {status}: {}", said.trim()), body: Some(body) })
     }
 
-    /// An error whose texts do not hold the key, should a server repeat it.
-    fn error(&self, kind: CallErrorKind, reason: &str, body: Option<String>) -> CallError {
-        let clean = |text: &str| match &self.secret {
+    /// A text without the key.
+    fn clean(&self, text: &str) -> String {
+        match &self.secret {
             Some(secret) => text.replace(secret.as_str(), "[API key]"),
             None => text.to_owned(),
-        };
-        CallError { kind, reason: clean(reason), body: body.as_deref().map(clean) }
+        }
     }
 }
 
@@ -330,68 +320,6 @@ fn is_about_format(error: &CallError) -> bool {
     error.kind == CallErrorKind::Refused && SIGNS.iter().any(|sign| said.contains(sign))
 }
 
-#[derive(Deserialize)]
-struct Reply {
-    choices: Vec<Choice>,
-    #[serde(default)]
-    usage: Option<Usage>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    message: Message,
-    #[serde(default)]
-    finish_reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Message {
-    #[serde(default)]
-    content: Option<String>,
-    #[serde(default)]
-    refusal: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Usage {
-    #[serde(default)]
-    prompt_tokens: Option<i64>,
-    #[serde(default)]
-    completion_tokens: Option<i64>,
-    #[serde(flatten)]
-    _more: BTreeMap<String, Value>,
-}
-
-/// What the body of a successful response says.
-fn read_completion(body: &str) -> Completion {
-    let nothing = |reason: String| Completion {
-        content: Err(reason),
-        raw: body.to_owned(),
-        n_request_tokens: None,
-        n_response_tokens: None,
-    };
-    let reply: Reply = match serde_json::from_str(body) {
-        Ok(reply) => reply,
-        Err(error) => return nothing(format!("the server's response is no chat completion: {error}")),
-    };
-    let Some(choice) = reply.choices.into_iter().next() else {
-        return nothing("the server's response has no choice".to_owned());
-    };
-    let content = match (choice.finish_reason.as_deref(), choice.message) {
-        (Some("length"), _) => Err("the answer was cut off at `max_tokens`".to_owned()),
-        (_, Message { refusal: Some(refusal), .. }) => Err(format!("the model refused: {refusal}")),
-        (_, Message { content: Some(content), .. }) => Ok(content),
-        (_, Message { content: None, .. }) => Err("the answer has no text".to_owned()),
-    };
-    let usage = reply.usage.as_ref();
-    Completion {
-        raw: content.clone().unwrap_or_else(|_| body.to_owned()),
-        content,
-        n_request_tokens: usage.and_then(|usage| usage.prompt_tokens),
-        n_response_tokens: usage.and_then(|usage| usage.completion_tokens),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -406,30 +334,6 @@ mod tests {
         assert!((90..=100).contains(&waited), "{waited}");
         for text in ["-1", "soon", ""] {
             assert_eq!(wait(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn completions_are_read_or_say_why_not() {
-        let whole = r#"{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}],
-            "usage":{"prompt_tokens":5,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0}}}"#;
-        let read = read_completion(whole);
-        assert_eq!((read.content, read.raw), (Ok("hi".to_owned()), "hi".to_owned()));
-        assert_eq!((read.n_request_tokens, read.n_response_tokens), (Some(5), Some(2)));
-        for (body, reason) in [
-            ("<html>", "no chat completion"),
-            ("{\"choices\":[]}", "no choice"),
-            ("{\"error\":{}}", "no chat completion"),
-            (
-                r#"{"choices":[{"message":{"content":"{","role":"x"},"finish_reason":"length"}]}"#,
-                "max_tokens",
-            ),
-            (r#"{"choices":[{"message":{"content":null}}]}"#, "no text"),
-            (r#"{"choices":[{"message":{"refusal":"I will not"}}]}"#, "I will not"),
-        ] {
-            let read = read_completion(body);
-            assert!(read.content.unwrap_err().contains(reason), "{body}");
-            assert_eq!(read.raw, body);
         }
     }
 }

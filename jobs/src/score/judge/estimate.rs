@@ -7,10 +7,10 @@ use std::sync::Arc;
 use envace_pipeline::Execution;
 use envace_schemas::tables::{MessageRow, TrajectoryRow};
 
-use super::plays::Asking;
 use super::prompt::Prompts;
 use super::recorded::Recorded;
-use super::{plays, stage};
+use super::trajectory::{Asking, Point};
+use super::{judged_trajectories, stage};
 use crate::config::JudgeEndpoints;
 use crate::context::RunContext;
 use crate::error::JobError;
@@ -79,17 +79,18 @@ pub async fn estimate(ctx: &RunContext, step: u64) -> Result<Option<JudgeEstimat
         let trajectories: Vec<TrajectoryRow> = rollout.read(part).await?;
         let messages: Vec<MessageRow> = rollout.read(part).await?;
         let verdicts = verdicts(&tasks, ctx.config.score.grade, &trajectories, &messages)?;
-        for play in plays(&asking, &tasks, &trajectories, &messages, &verdicts)? {
-            for user_turn in 0..play.n_user_turns() {
-                for question in play.questions(&asking, user_turn)? {
-                    let is_recorded = is_there || recorded.get(&question.hash).is_some();
-                    if !seen.insert(question.hash) {
+        for judged in judged_trajectories(&asking, &tasks, &trajectories, &messages, &verdicts)? {
+            for user_turn in 0..judged.n_user_turns() {
+                let points = judged.points(&asking, user_turn)?;
+                for question in points.iter().flat_map(Point::questions) {
+                    if !seen.insert(question.hash.clone()) {
                         continue;
                     }
-                    if is_recorded {
+                    if is_there || recorded.get(&question.hash).is_some() {
                         n_recorded += 1;
                     } else {
-                        n_bytes += serde_json::Value::Object(question.request).to_string().len() as u64;
+                        n_bytes +=
+                            serde_json::to_string(&question.request).map_or(0, |text| text.len()) as u64;
                     }
                 }
             }

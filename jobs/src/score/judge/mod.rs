@@ -5,12 +5,13 @@
 
 mod answer;
 mod client;
+mod completion;
 mod estimate;
-mod plays;
 mod prompt;
 mod question;
 mod recorded;
 mod rehearsal;
+mod trajectory;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,10 +23,10 @@ use futures::StreamExt;
 use serde_json::Value;
 
 use self::client::{CallErrorKind, Client};
-use self::plays::{Asking, Play};
 use self::prompt::Prompts;
 use self::question::{Question, QuestionKey};
-use self::recorded::{Recorded, keep};
+use self::recorded::{Recorded, Tries, keep};
+use self::trajectory::{Asking, JudgedTrajectory, Point};
 use super::GradeOptions;
 use super::stage::{self, messages_of};
 use crate::config::{JudgeConfig, JudgeEndpoints};
@@ -35,9 +36,9 @@ use crate::progress::Progress;
 use crate::task::Task;
 
 pub use estimate::{JudgeEstimate, estimate};
-pub use plays::{CHECKLIST, REHEARSAL_CHECKLIST};
 pub use prompt::CHECKLIST_PROMPT;
 pub use recorded::Refresh;
+pub use trajectory::{CHECKLIST, REHEARSAL_CHECKLIST};
 
 /// Answers that are kept together at most.
 const KEPT_TOGETHER: usize = 64;
@@ -91,17 +92,16 @@ impl<'c> Judge<'c> {
     ) -> Result<Vec<JudgeCallRow>, JobError> {
         let prompts = Arc::clone(&self.prompts);
         let asking = &Asking::new(self.config, &prompts, self.options)?;
-        let mut plays = plays(asking, tasks, trajectories, messages, verdicts)?;
-        let n_user_turns = plays.iter().map(Play::n_user_turns).max().unwrap_or(0);
+        let mut judged = judged_trajectories(asking, tasks, trajectories, messages, verdicts)?;
+        let n_user_turns = judged.iter().map(JudgedTrajectory::n_user_turns).max().unwrap_or(0);
         let mut calls = Vec::new();
         for user_turn in 0..n_user_turns {
-            let mut questions = Vec::new();
-            for play in &plays {
-                questions.extend(play.questions(asking, user_turn)?);
-            }
+            let points = judged.iter().map(|judged| judged.points(asking, user_turn));
+            let points = points.collect::<Result<Vec<_>, _>>()?;
+            let questions: Vec<&Question> = points.iter().flatten().flat_map(Point::questions).collect();
             let answers = self.answers(execution, &questions).await?;
-            for play in &mut plays {
-                verdicts.extend(play.verdicts(asking, user_turn, &answers)?);
+            for (judged, points) in judged.iter_mut().zip(points) {
+                verdicts.extend(judged.verdicts(asking, user_turn, points, &answers));
             }
             calls.extend(answers.into_values().flatten());
         }
@@ -113,19 +113,20 @@ impl<'c> Judge<'c> {
     async fn answers(
         &mut self,
         execution: &Execution,
-        questions: &[Question],
+        questions: &[&Question],
     ) -> Result<BTreeMap<QuestionKey, Vec<JudgeCallRow>>, JobError> {
         let mut seen = BTreeSet::new();
         let open: Vec<&Question> = questions
             .iter()
+            .copied()
             .filter(|question| self.recorded.get(&question.hash).is_none() && seen.insert(&question.hash))
             .collect();
         if !open.is_empty() {
             self.ask(execution, &open).await?;
         }
-        let tries = |question: &Question| {
-            let tries = self.recorded.get(&question.hash).unwrap_or_default();
-            (question.key.clone(), tries.iter().map(|tried| question.row(tried)).collect())
+        let tries = |question: &&Question| {
+            let tries = self.recorded.get(&question.hash).into_iter().flat_map(Tries::values);
+            (question.key.clone(), tries.map(|tried| question.row(tried)).collect())
         };
         Ok(questions.iter().map(tries).collect())
     }
@@ -137,7 +138,7 @@ impl<'c> Judge<'c> {
         };
         let progress = Progress::begin("judge", open.len() as u64, "questions");
         let schema = answer::schema();
-        let mut answered = Vec::new();
+        let (mut answered, mut held) = (Vec::new(), Vec::new());
         let stopped = {
             let recorded = &self.recorded;
             let (config, client, schema) = (self.config, &client, &schema);
@@ -157,7 +158,12 @@ impl<'c> Judge<'c> {
                     Err(_) => break Some(Stopped::OutOfTime),
                     Ok(None) => break None,
                     Ok(Some(Err(reason))) => break Some(Stopped::Endpoint(reason)),
-                    Ok(Some(Ok(tries))) => {
+                    // What may pass is a failure only if all is well with the servers in the end.
+                    Ok(Some(Ok(Asked { tries, is_passing: true }))) => {
+                        progress.advance(1, 0);
+                        held.push(tries);
+                    }
+                    Ok(Some(Ok(Asked { tries, is_passing: false }))) => {
                         let n_tokens = tries.iter().filter_map(|tried| tried.n_response_tokens).sum::<i64>();
                         progress.advance(1, n_tokens.unsigned_abs());
                         waiting.extend(tries.iter().cloned());
@@ -169,6 +175,9 @@ impl<'c> Judge<'c> {
                     since = Instant::now();
                 }
             };
+            if stopped.is_none() {
+                waiting.extend(held.iter().flatten().cloned());
+            }
             if !waiting.is_empty() {
                 keep(execution, &waiting).await?;
             }
@@ -176,13 +185,13 @@ impl<'c> Judge<'c> {
         };
         self.client = Some(client);
         let n_answered = answered.len();
-        for tries in answered {
+        if let Some(stopped) = stopped {
+            return Err(stopped.error(n_answered, open.len(), self.limits));
+        }
+        for tries in answered.into_iter().chain(held) {
             self.recorded.insert(tries);
         }
-        match stopped {
-            None => Ok(()),
-            Some(stopped) => Err(stopped.error(n_answered, open.len(), self.limits)),
-        }
+        Ok(())
     }
 
     fn deadline(&self) -> Option<tokio::time::Instant> {
@@ -200,26 +209,27 @@ pub(super) fn prompt_digest(config: &JudgeConfig) -> Result<String, JobError> {
 }
 
 /// The trajectories that raise questions.
-fn plays<'a>(
+fn judged_trajectories<'a>(
     asking: &Asking<'_>,
     tasks: &BTreeMap<&str, &'a Arc<Task>>,
     trajectories: &'a [TrajectoryRow],
     messages: &'a [MessageRow],
     verdicts: &[VerdictRow],
-) -> Result<Vec<Play<'a>>, JobError> {
-    let mut plays = Vec::new();
+) -> Result<Vec<JudgedTrajectory<'a>>, JobError> {
+    let mut all = Vec::new();
     for trajectory in trajectories {
         let Some(task) = tasks.get(trajectory.task_id.as_str()) else { continue };
         let key = (trajectory.task_id.as_str(), trajectory.sample);
         let start = verdicts.partition_point(|verdict| (verdict.task_id.as_str(), verdict.sample) < key);
         let own = verdicts.iter().skip(start);
         let own = own.take_while(|verdict| (verdict.task_id.as_str(), verdict.sample) == key);
-        let play = Play::new(task, asking.config, trajectory, messages_of(messages, trajectory), own)?;
-        if play.is_judged(asking) {
-            plays.push(play);
+        let messages = messages_of(messages, trajectory);
+        let judged = JudgedTrajectory::new(task, asking.config, trajectory, messages, own)?;
+        if judged.is_judged(asking) {
+            all.push(judged);
         }
     }
-    Ok(plays)
+    Ok(all)
 }
 
 /// Why asking stopped early.
@@ -248,7 +258,15 @@ impl Stopped {
     }
 }
 
-/// Asks a question until its answer can be read. The tries, the last of them with the answer if there is one.
+/// What came of asking a question.
+struct Asked {
+    /// The tries, the last of them with the answer if there is one.
+    tries: Vec<JudgeCallRow>,
+    /// Whether the last one failed for a reason that may pass.
+    is_passing: bool,
+}
+
+/// Asks a question until its answer can be read.
 ///
 /// # Errors
 /// Why no question can be asked any more.
@@ -258,7 +276,7 @@ async fn ask_until_readable(
     schema: &Value,
     question: &Question,
     first_index: i32,
-) -> Result<Vec<JudgeCallRow>, String> {
+) -> Result<Asked, String> {
     let mut tries: Vec<JudgeCallRow> = Vec::new();
     for try_index in (first_index..).take(config.readable_tries as usize) {
         let (request, outcome) = client.complete(&question.request, schema).await;
@@ -295,7 +313,8 @@ async fn ask_until_readable(
                 row.error = Some(error.reason);
                 row.response = error.body;
                 tries.push(row);
-                return Ok(tries);
+                let is_passing = matches!(error.kind, CallErrorKind::Passing(_));
+                return Ok(Asked { tries, is_passing });
             }
         }
         let is_answered = row.is_passed.is_some();
@@ -304,7 +323,7 @@ async fn ask_until_readable(
             break;
         }
     }
-    Ok(tries)
+    Ok(Asked { tries, is_passing: false })
 }
 
 fn call_key(row: &JudgeCallRow) -> (&str, i32, i32, &str, &str, i32, i32, i32) {

@@ -19,7 +19,7 @@ pub const CHECKLIST: &str = "checklist";
 /// The grader of the rehearsal role's checklist.
 pub const REHEARSAL_CHECKLIST: &str = "rehearsal_checklist";
 
-/// Asked by all plays.
+/// What the questions of all trajectories have in common.
 #[derive(Debug)]
 pub(super) struct Asking<'j> {
     pub config: &'j JudgeConfig,
@@ -43,7 +43,7 @@ impl<'j> Asking<'j> {
 
 /// One trajectory under judgement.
 #[derive(Debug)]
-pub(super) struct Play<'a> {
+pub(super) struct JudgedTrajectory<'a> {
     task: &'a Task,
     checklist: Checklist,
     trajectory: &'a TrajectoryRow,
@@ -52,24 +52,55 @@ pub(super) struct Play<'a> {
     gate: Option<i32>,
 }
 
-/// An item of a user turn of a play, and what is known of it before anything is asked.
-struct Point<'p> {
+/// An item of a user turn, and what is known of it before anything is asked.
+#[derive(Debug)]
+pub(super) struct Point {
     grader: &'static str,
     name: String,
-    item: &'p ChecklistItem,
+    weight: Decimal,
     is_required: bool,
-    /// Questions, or the verdict itself.
+    /// What is asked, or the verdict itself.
     asked: Result<Vec<State>, Outcome>,
 }
 
+impl Point {
+    /// The questions it raises.
+    pub fn questions(&self) -> impl Iterator<Item = &Question> {
+        let states = self.asked.iter().flatten();
+        states.filter_map(|state| match state {
+            State::Ask(question) => Some(&**question),
+            State::Failed => None,
+        })
+    }
+}
+
 /// A state of the transcript that is asked about.
+#[derive(Debug)]
 enum State {
     Ask(Box<Question>),
     /// It has failed without a question.
     Failed,
 }
 
-impl<'a> Play<'a> {
+/// What a judge is shown of a user turn.
+#[derive(Debug, Default)]
+struct View {
+    /// The user turns before it.
+    earlier: String,
+    /// Its states that are asked about, in order.
+    states: Vec<ViewedState>,
+}
+
+#[derive(Debug)]
+struct ViewedState {
+    turn: i32,
+    /// The user turn up to here.
+    current: String,
+    /// Whether a call of this turn was answered by an error report of the loop.
+    has_loop_error: bool,
+}
+
+impl<'a> JudgedTrajectory<'a> {
     /// Prepares one trajectory; `verdicts` are those of its other graders.
     ///
     /// # Errors
@@ -100,43 +131,60 @@ impl<'a> Play<'a> {
         !self.checklist.is_empty() || (!asking.rehearsal.is_empty() && self.trajectory.n_rehearsals > 0)
     }
 
-    /// The questions of a user turn.
+    /// The items of a user turn, none if its script has ended.
     ///
     /// # Errors
     /// [`JobError::Refused`] if the prompt cannot be filled in.
-    pub fn questions(&self, asking: &Asking<'_>, user_turn: usize) -> Result<Vec<Question>, JobError> {
-        let mut questions = Vec::new();
-        for point in self.points(asking, user_turn)? {
-            for state in point.asked.into_iter().flatten() {
-                if let State::Ask(question) = state {
-                    questions.push(*question);
-                }
+    pub fn points(&self, asking: &Asking<'_>, user_turn: usize) -> Result<Vec<Point>, JobError> {
+        let mut points = Vec::new();
+        if user_turn >= self.n_user_turns() {
+            return Ok(points);
+        }
+        let known = self.known(asking, user_turn);
+        let is_open = self.gate.is_none_or(|gate| index(user_turn) <= gate);
+        let has_imagined = self.of(user_turn).any(|message| message.written_by == "rehearsal");
+        let rehearsal = if is_open && has_imagined { asking.rehearsal.as_slice() } else { &[] };
+        let view = match known.is_some() && rehearsal.is_empty() {
+            true => View::default(),
+            false => self.view(asking, user_turn),
+        };
+        for (variant, items) in self.checklist.iter().enumerate() {
+            for item in items.get(user_turn).into_iter().flatten() {
+                let name = match self.checklist.len() {
+                    1 => item.id.clone(),
+                    _ => format!("{variant}/{}", item.id),
+                };
+                let asked = match &known {
+                    Some(outcome) => Err(outcome.clone()),
+                    None => Ok(self.states(asking, user_turn, &view, CHECKLIST, &name, item)?),
+                };
+                let (weight, is_required) = (self.weight(item)?, item.is_required);
+                points.push(Point { grader: CHECKLIST, name, weight, is_required, asked });
             }
         }
-        Ok(questions)
+        for item in rehearsal {
+            let (name, weight) = (item.id.clone(), self.weight(item)?);
+            let asked = Ok(self.states(asking, user_turn, &view, REHEARSAL_CHECKLIST, &name, item)?);
+            points.push(Point { grader: REHEARSAL_CHECKLIST, name, weight, is_required: false, asked });
+        }
+        Ok(points)
     }
 
-    /// The verdicts on a user turn, by the answers to its questions; closes the gate if a required item did not pass.
-    ///
-    /// # Errors
-    /// As [`Play::questions`].
+    /// The verdicts on the items of a user turn, by the answers to their questions; closes the gate if a required item
+    /// did not pass.
     pub fn verdicts(
         &mut self,
         asking: &Asking<'_>,
         user_turn: usize,
+        points: Vec<Point>,
         answers: &BTreeMap<QuestionKey, Vec<JudgeCallRow>>,
-    ) -> Result<Vec<VerdictRow>, JobError> {
+    ) -> Vec<VerdictRow> {
         let mut verdicts = Vec::new();
-        for point in self.points(asking, user_turn)? {
-            let (outcome, request_hash) = match point.asked {
-                Err(outcome) => (outcome, None),
-                Ok(states) => {
-                    let hash = states.iter().find_map(|state| match state {
-                        State::Ask(question) => Some(question.hash.clone()),
-                        State::Failed => None,
-                    });
-                    (combine(asking, &states, answers), hash)
-                }
+        for point in points {
+            let request_hash = point.questions().next().map(|question| question.hash.clone());
+            let outcome = match point.asked {
+                Err(outcome) => outcome,
+                Ok(states) => combine(asking, &states, answers),
             };
             verdicts.push(VerdictRow {
                 task_id: self.trajectory.task_id.clone(),
@@ -146,7 +194,7 @@ impl<'a> Play<'a> {
                 item: point.name,
                 is_passed: outcome.is_passed,
                 reason: outcome.reason,
-                weight: self.weight(point.item)?,
+                weight: point.weight,
                 is_required: point.is_required,
                 request_hash,
             });
@@ -155,44 +203,13 @@ impl<'a> Play<'a> {
         if is_closed {
             self.gate = Some(self.gate.unwrap_or(i32::MAX).min(index(user_turn)));
         }
-        Ok(verdicts)
+        verdicts
     }
 
     fn weight(&self, item: &ChecklistItem) -> Result<Decimal, JobError> {
         item.decimal_weight().map_err(|reason| {
             JobError::refused(format!("task `{}`: {reason}", self.task.id()), "mend the task set")
         })
-    }
-
-    fn points<'p>(&'p self, asking: &'p Asking<'_>, user_turn: usize) -> Result<Vec<Point<'p>>, JobError> {
-        if user_turn >= self.n_user_turns() {
-            return Ok(Vec::new());
-        }
-        let known = self.known(asking, user_turn);
-        let mut points = Vec::new();
-        for (variant, items) in self.checklist.iter().enumerate() {
-            for item in items.get(user_turn).into_iter().flatten() {
-                let name = match self.checklist.len() {
-                    1 => item.id.clone(),
-                    _ => format!("{variant}/{}", item.id),
-                };
-                let asked = match &known {
-                    Some(outcome) => Err(outcome.clone()),
-                    None => Ok(self.states(asking, user_turn, CHECKLIST, &name, item)?),
-                };
-                points.push(Point { grader: CHECKLIST, name, item, is_required: item.is_required, asked });
-            }
-        }
-        let is_open = self.gate.is_none_or(|gate| index(user_turn) <= gate);
-        let has_imagined = self.of(user_turn).any(|message| message.written_by == "rehearsal");
-        if is_open && has_imagined {
-            for item in &asking.rehearsal {
-                let asked = Ok(self.states(asking, user_turn, REHEARSAL_CHECKLIST, &item.id, item)?);
-                let name = item.id.clone();
-                points.push(Point { grader: REHEARSAL_CHECKLIST, name, item, is_required: false, asked });
-            }
-        }
-        Ok(points)
     }
 
     /// The verdict on every item of the user turn, where no judge is needed for it.
@@ -209,38 +226,51 @@ impl<'a> Play<'a> {
         self.messages.iter().filter(move |message| message.user_turn == index(user_turn))
     }
 
+    fn view(&self, asking: &Asking<'_>, user_turn: usize) -> View {
+        let mut turns: Vec<i32> = self.of(user_turn).filter_map(|message| message.turn).collect();
+        turns.sort_unstable();
+        turns.dedup();
+        if asking.config.ask == Ask::FinalState {
+            turns.drain(..turns.len().saturating_sub(1));
+        }
+        let is_error = |message: &MessageRow| {
+            message.speaker == "tool" && message.written_by == "envace" && message.error_code.is_some()
+        };
+        let state = |turn: i32| {
+            let until = |message: &&MessageRow| message.turn.is_none_or(|of| of <= turn);
+            let mut of_turn = self.of(user_turn).filter(|message| message.turn == Some(turn));
+            let has_loop_error = of_turn.any(is_error);
+            ViewedState { turn, current: transcript(self.of(user_turn).filter(until)), has_loop_error }
+        };
+        View {
+            earlier: transcript(self.messages.iter().filter(|message| message.user_turn < index(user_turn))),
+            states: turns.into_iter().map(state).collect(),
+        }
+    }
+
     fn states(
         &self,
         asking: &Asking<'_>,
         user_turn: usize,
+        view: &View,
         grader: &'static str,
         name: &str,
         item: &ChecklistItem,
     ) -> Result<Vec<State>, JobError> {
-        let turns: Vec<i32> = self.of(user_turn).filter_map(|message| message.turn).collect();
-        let last = turns.iter().copied().max().unwrap_or(-1);
-        let mut asked = match asking.config.ask {
-            Ask::PerTurn if grader == CHECKLIST => turns,
-            _ => vec![last],
+        let n_before = match grader {
+            CHECKLIST => 0,
+            // What was imagined is asked about at the end alone.
+            _ => view.states.len().saturating_sub(1),
         };
-        asked.dedup();
-        let earlier = transcript(self.messages.iter().filter(|message| message.user_turn < index(user_turn)));
+        // The reference looks at the responses that follow the step it asks about.
+        let is_strict = asking.config.tool_errors == ToolErrors::Failed && item.focus_on.is_of_tools();
         let mut states = Vec::new();
-        for turn in asked {
-            let until = |message: &&MessageRow| message.turn.is_none_or(|of| of <= turn);
-            let is_error = |message: &MessageRow| {
-                message.speaker == "tool" && message.written_by == "envace" && message.error_code.is_some()
-            };
-            // The reference looks at the responses that follow the step it asks about.
-            let fails = asking.config.tool_errors == ToolErrors::Failed
-                && item.focus_on.is_of_tools()
-                && self.of(user_turn).any(|message| message.turn == Some(turn) && is_error(message));
-            if fails {
+        for ViewedState { turn, current, has_loop_error } in view.states.iter().skip(n_before) {
+            if is_strict && *has_loop_error {
                 states.push(State::Failed);
                 continue;
             }
-            let current = transcript(self.of(user_turn).filter(until));
-            let material = Material { item, task: self.task, earlier: &earlier, current: &current };
+            let material = Material { item, task: self.task, earlier: &view.earlier, current };
             let prompt = match grader {
                 CHECKLIST => asking.prompts.checklist(material)?,
                 _ => asking.prompts.rehearsal(material)?,
@@ -252,7 +282,7 @@ impl<'a> Play<'a> {
                     user_turn: index(user_turn),
                     grader,
                     item: name.to_owned(),
-                    turn,
+                    turn: *turn,
                     vote,
                 };
                 states.push(State::Ask(Box::new(Question::new(key, &prompt, asking.config, &asking.extra))));
