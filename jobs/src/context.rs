@@ -21,8 +21,8 @@ use crate::score::judge::Refresh;
 use crate::task::Task;
 use crate::task_set;
 
-pub use adapters::{export_model, import_model, import_trained, new_adapter};
-pub use checkpoints::{CHECKPOINT, IMPORT_SPEC, OPTIMIZER, PolicySource};
+pub use adapters::{export_model, import_model, import_trained, import_unchanged, new_adapter};
+pub use checkpoints::{IMPORT_SPEC, POLICY, PolicySource, REHEARSAL, WeightNames};
 
 /// One run in a store.
 #[derive(Debug, Clone)]

@@ -71,7 +71,7 @@ impl Stage {
             Self::Rollout => rollout::plan(ctx, step).await?.plan,
             Self::Score => score::plan(ctx, step).await?.0,
             Self::Advantage => advantage::plan(ctx, step).await?.0,
-            Self::Update => update::plan(ctx, step).await?.0,
+            Self::Update => update::plan(ctx, step).await?.plan,
             Self::Evaluate => evaluate::plan(ctx, step).await?.plan,
         })
     }

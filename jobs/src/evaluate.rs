@@ -86,7 +86,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Evaluation, JobError> {
         input = Some(of_set);
     }
     let source = ctx.policy_at(step).await?;
-    let rehearsal = ctx.frozen_rehearsal().await?;
+    let rehearsal = ctx.rehearsal_at(step).await?;
     let inputs: Vec<InputRef> = input
         .into_iter()
         .chain([source.input.clone()])

@@ -15,6 +15,7 @@ use crate::drive::Stage;
 use crate::error::JobError;
 use crate::sft;
 use crate::trainable::scratch_in_memory;
+use crate::update::Chain;
 
 /// What a stage needs of memory and what there is, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +92,7 @@ pub async fn stage_memory(
         Stage::Score | Stage::Advantage => return Ok(None),
         Stage::Rollout | Stage::Evaluate if config.execution.is_on_gpu() => return Ok(None),
         Stage::Rollout | Stage::Evaluate => {
-            let policies = [Some(ctx.policy_at(step).await?), ctx.frozen_rehearsal().await?];
+            let policies = [Some(ctx.policy_at(step).await?), ctx.rehearsal_at(step).await?];
             let mut need = MemoryNeed { parts: Vec::new() };
             for policy in policies.iter().flatten() {
                 need.add(sampling(policy, config)?);
@@ -101,23 +102,30 @@ pub async fn stage_memory(
             (need, advice.map(str::to_owned).to_vec())
         }
         Stage::Update => {
-            let policy = ctx.policy_at(step).await?;
-            let reference = match config.update.kl.coefficient > 0.0 {
-                true => Some(ctx.policy_at(0).await?),
-                false => None,
-            };
-            let need_of = |work: &TrainingWork| -> Result<MemoryNeed, JobError> {
-                let mut need = updating(config, &policy, reference.as_ref(), work)?;
-                need.add(scratch(ctx, &policy)?);
-                Ok(need)
-            };
             let n_known = update_tokens(ctx, step).await?;
             let n_tokens = n_known.unwrap_or(config.update.micro_batch_tokens);
-            let work = training_work(config, &policy, n_tokens, config.update.recompute_layers)?;
-            if n_known.is_none() {
-                least = Some(need_of(&TrainingWork { n_tokens: 1, n_trained: 1, ..work })?);
+            let mut largest: Option<(MemoryNeed, Vec<String>)> = None;
+            // Weights of two roles are trained one after the other.
+            for Chain { source, reference, .. } in Chain::all(ctx, step).await? {
+                let need_of = |work: &TrainingWork| -> Result<MemoryNeed, JobError> {
+                    let mut need = updating(config, &source, reference.as_ref(), work)?;
+                    need.add(scratch(ctx, &source)?);
+                    Ok(need)
+                };
+                let work = training_work(config, &source, n_tokens, config.update.recompute_layers)?;
+                let need = need_of(&work)?;
+                if largest.as_ref().is_some_and(|(largest, _)| largest.total() >= need.total()) {
+                    continue;
+                }
+                if n_known.is_none() {
+                    least = Some(need_of(&TrainingWork { n_tokens: 1, n_trained: 1, ..work })?);
+                }
+                largest = Some((need, advice("update", &work)));
             }
-            (need_of(&work)?, advice("update", &work))
+            match largest {
+                Some(largest) => largest,
+                None => return Ok(None),
+            }
         }
         Stage::Sft => {
             let policy = ctx.policy_at(step).await?;

@@ -34,8 +34,7 @@ pub async fn rerun(ctx: &RunContext, stage: Stage, step: u64) -> Result<Comparis
         Stage::Score => score::execute(ctx, &score::plan(ctx, step).await?.1, &execution).await?,
         Stage::Advantage => advantage::execute(ctx, &advantage::plan(ctx, step).await?.1, &execution).await?,
         Stage::Update => {
-            let (_, source, reference) = update::plan(ctx, step).await?;
-            update::execute(ctx, step, &source, reference.as_ref(), &elsewhere, &execution).await?;
+            update::execute(ctx, step, &update::plan(ctx, step).await?, &elsewhere, &execution).await?;
         }
         Stage::Evaluate => {
             evaluate::execute(ctx, step, &evaluate::plan(ctx, step).await?, &execution).await?;

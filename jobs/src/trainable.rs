@@ -9,7 +9,7 @@ use envace_model::{check_scratch, check_trainable};
 use crate::context::{PolicySource, RunContext, new_adapter};
 use crate::drive::Stage;
 use crate::error::JobError;
-use crate::update::scratch_folder;
+use crate::update::{Chain, scratch_folder};
 
 /// Refuses a training stage whose adapter cannot be trained, or whose folder for the optimizer's state cannot be used.
 /// Other stages need nothing of this.
@@ -21,10 +21,13 @@ pub async fn refuse_untrainable(ctx: &RunContext, stage: Stage, step: u64) -> Re
     if !matches!(stage, Stage::Update | Stage::Sft) {
         return Ok(());
     }
-    let source = ctx.policy_at(step).await?;
     let lora = ctx.config.lora.as_ref();
-    check_trainable(&source.dir, new_adapter(lora, ctx.config.seed, &source).as_ref())?;
-    if scratch_in_memory(ctx, &source)?.is_some() {
+    let mut is_in_memory = false;
+    for source in trained_sources(ctx, stage, step).await? {
+        check_trainable(&source.dir, new_adapter(lora, ctx.config.seed, &source).as_ref())?;
+        is_in_memory |= scratch_in_memory(ctx, &source)?.is_some();
+    }
+    if is_in_memory {
         static SAID: Once = Once::new();
         let folder = scratch_folder(ctx).unwrap_or_default();
         SAID.call_once(|| {
@@ -36,6 +39,14 @@ pub async fn refuse_untrainable(ctx: &RunContext, stage: Stage, step: u64) -> Re
         });
     }
     Ok(())
+}
+
+/// The weights that a training stage trains.
+async fn trained_sources(ctx: &RunContext, stage: Stage, step: u64) -> Result<Vec<PolicySource>, JobError> {
+    if stage == Stage::Sft {
+        return Ok(vec![ctx.policy_at(step).await?]);
+    }
+    Ok(Chain::all(ctx, step).await?.into_iter().map(|chain| chain.source).collect())
 }
 
 /// Refuses a training stage that would train something else than the step before did.

@@ -126,11 +126,9 @@ async fn a_run_trains_one_thing_from_its_first_step_on() {
         assert_eq!(ctx.store.manifests(Some(RUN)).await.unwrap().len(), n_made);
         // What an earlier version has made so can still be looked at.
         let again = RunContext { new_attempt: true, ..changed.clone() };
-        let (plan, source, reference) = update::plan(&again, 1).await.unwrap();
-        let work = async |execution: &_| {
-            update::execute(&again, 1, &source, reference.as_ref(), &again.store, execution).await
-        };
-        again.follow(&plan, work).await.unwrap();
+        let planned = update::plan(&again, 1).await.unwrap();
+        let work = async |execution: &_| update::execute(&again, 1, &planned, &again.store, execution).await;
+        again.follow(&planned.plan, work).await.unwrap();
         assert!(rerun(&changed, Stage::Update, 1).await.unwrap().is_identical());
     }
 }

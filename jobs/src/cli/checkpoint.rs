@@ -5,7 +5,8 @@ use clap::Subcommand;
 use envace_model::{ADAPTER_CONFIG_FILE, ModelFolder, merge_adapter};
 
 use super::{RunArgs, StoreArgs};
-use crate::context::{export_model, import_model};
+use crate::config::TrainRole;
+use crate::context::{PolicySource, RunContext, export_model, import_model};
 use crate::error::JobError;
 
 /// Subcommands of `checkpoint`.
@@ -76,6 +77,10 @@ pub struct ExportArgs {
     #[arg(long, value_name = "N")]
     step: u64,
 
+    /// Role whose weights they are: they differ where `roles.rehearsal.checkpoint` is set
+    #[arg(long, value_name = "ROLE", value_enum, default_value = "actor")]
+    role: TrainRole,
+
     /// What an adapter is to name as its base; without it, the base's folder in the store. A whole model has none
     #[arg(long, value_name = "NAME")]
     base: Option<String>,
@@ -94,7 +99,7 @@ impl ExportArgs {
             .into());
         }
         let ctx = self.run.open().await?;
-        let source = ctx.policy_at(self.step).await?;
+        let source = weights(&ctx, self.step, self.role).await?;
         if self.base.is_some() && source.base.is_none() {
             return Err(JobError::refused(
                 format!(
@@ -122,6 +127,10 @@ pub struct MergeArgs {
     #[arg(long, value_name = "N")]
     step: u64,
 
+    /// Role whose weights they are: they differ where `roles.rehearsal.checkpoint` is set
+    #[arg(long, value_name = "ROLE", value_enum, default_value = "actor")]
+    role: TrainRole,
+
     /// Folder to make, or an empty one
     folder: PathBuf,
 }
@@ -129,7 +138,7 @@ pub struct MergeArgs {
 impl MergeArgs {
     async fn run(self) -> anyhow::Result<ExitCode> {
         let ctx = self.run.open().await?;
-        let source = ctx.policy_at(self.step).await?;
+        let source = weights(&ctx, self.step, self.role).await?;
         if source.base.is_none() {
             return Err(JobError::refused(
                 format!("step {} begins with a whole model, {}", self.step, source.digest),
@@ -142,6 +151,19 @@ impl MergeArgs {
         merge_adapter(&source.dir, &self.folder)?;
         eprintln!("adapter {} and its base, merged, in {}", source.digest, self.folder.display());
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The weights of a role that a step begins with.
+async fn weights(ctx: &RunContext, step: u64, role: TrainRole) -> Result<PolicySource, JobError> {
+    let own = match role {
+        TrainRole::Actor => None,
+        TrainRole::Rehearsal => ctx.rehearsal_at(step).await?,
+    };
+    match own {
+        Some(own) => Ok(own),
+        // Weights that are shared are of either role.
+        None => ctx.policy_at(step).await,
     }
 }
 

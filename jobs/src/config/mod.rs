@@ -164,15 +164,6 @@ impl Config {
         )?;
         self.evaluate.check()?;
         self.execution.check()?;
-        if self.roles.rehearsal.checkpoint.is_some()
-            && self.update.train_roles.contains(&TrainRole::Rehearsal)
-        {
-            return Err(ConfigError::Value {
-                key: "update.train_roles",
-                reason: "a rehearsal role with a checkpoint of its own is frozen: leave `rehearsal` out"
-                    .to_owned(),
-            });
-        }
         Ok(())
     }
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 use envace_model::chat::ChatFormat;
 use envace_model::{AdapterConfig, Device, Model, ModelFolder, NewAdapter, Trainer, check_weights};
 use envace_pipeline::{
-    CheckpointDigest, PipelineError, Store, adapter_base_name, import_adapter, import_checkpoint,
+    CheckpointDigest, PipelineError, Store, adapter_base_name, checkpoint_dir, import_adapter,
+    import_checkpoint,
 };
 
 use super::PolicySource;
@@ -62,12 +63,35 @@ pub async fn import_trained(
     }
     let folder = ModelFolder { base: source.model_dir.clone(), adapter: Some(saved.path().to_owned()) };
     check_weights(&folder)?;
+    import_adapter_of(store, saved.path(), source).await
+}
+
+/// Sees to it that weights of another store, as they are, lie in this one.
+///
+/// # Errors
+/// [`JobError::Pipeline`] if a store fails.
+pub async fn import_unchanged(store: &Store, source: &PolicySource) -> Result<(), JobError> {
+    if checkpoint_dir(store, &source.digest).await.is_ok() {
+        return Ok(());
+    }
+    match source.base {
+        None => import_checkpoint(store, &source.dir).await?,
+        Some(_) => import_adapter_of(store, &source.dir, source).await?,
+    };
+    Ok(())
+}
+
+async fn import_adapter_of(
+    store: &Store,
+    folder: &Path,
+    source: &PolicySource,
+) -> Result<CheckpointDigest, JobError> {
     let base = source.model_digest();
-    match import_adapter(store, saved.path(), base).await {
+    match import_adapter(store, folder, base).await {
         // A store for comparing does not have it yet.
         Err(PipelineError::NoCheckpoint { .. }) => {
             import_checkpoint(store, &source.model_dir).await?;
-            Ok(import_adapter(store, saved.path(), base).await?)
+            Ok(import_adapter(store, folder, base).await?)
         }
         imported => Ok(imported?),
     }

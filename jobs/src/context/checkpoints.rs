@@ -8,19 +8,36 @@ use envace_pipeline::{
 use serde_json::json;
 
 use super::{RunContext, import_model};
+use crate::config::TrainRole;
 use crate::error::JobError;
 use crate::policy_assets;
 use crate::rollout::episode::Wording;
 
-/// Name of the weights among the artifacts of a stage.
-pub const CHECKPOINT: &str = "checkpoint";
-/// Name of the optimizer's state among the artifacts of a stage.
-pub const OPTIMIZER: &str = "optimizer";
+/// What weights are called among the artifacts and inputs of stages.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WeightNames {
+    /// The weights.
+    pub weights: &'static str,
+    /// The optimizer's state.
+    pub optimizer: &'static str,
+    /// The frozen model that they are held to.
+    pub reference: &'static str,
+}
+
+/// Of the policy: the weights of the actor, and of both roles where they share them.
+pub const POLICY: WeightNames =
+    WeightNames { weights: "checkpoint", optimizer: "optimizer", reference: "reference_checkpoint" };
+/// Of a rehearsal role that has weights of its own.
+pub const REHEARSAL: WeightNames = WeightNames {
+    weights: "rehearsal_checkpoint",
+    optimizer: "rehearsal_optimizer",
+    reference: "rehearsal_reference_checkpoint",
+};
 
 /// Pins the policy that a run, or one of its roles, begins with.
 pub const IMPORT_SPEC: StageSpec =
     StageSpec { name: "checkpoint", version: 1, inputs: &[], outputs: &[], queries: &[], config: "policy" };
-const REHEARSAL_SPEC: StageSpec = StageSpec { name: "rehearsal_checkpoint", ..IMPORT_SPEC };
+const REHEARSAL_SPEC: StageSpec = StageSpec { name: REHEARSAL.weights, ..IMPORT_SPEC };
 
 /// Weights in the store, where they are, and the input they are for a stage.
 #[derive(Debug, Clone)]
@@ -78,7 +95,7 @@ impl RunContext {
             return self.initial(&IMPORT_SPEC, &self.config.policy.checkpoint, "policy.checkpoint").await;
         };
         if let Some(manifest) = self.training_of(before).await? {
-            return self.source(&manifest, CHECKPOINT).await;
+            return self.source(&manifest, &POLICY).await;
         }
         Err(JobError::missing(
             format!("run `{}` has no checkpoint after step {before}", self.run),
@@ -105,15 +122,36 @@ impl RunContext {
         Ok(None)
     }
 
-    /// The weights of a rehearsal role that is frozen; `None` if the roles share theirs.
+    /// Whether the rehearsal role has weights of its own that are trained.
+    pub fn is_rehearsal_trained_alone(&self) -> bool {
+        self.config.roles.rehearsal.checkpoint.is_some()
+            && self.config.update.train_roles.contains(&TrainRole::Rehearsal)
+    }
+
+    /// The rehearsal role's own weights that step `step` begins with, frozen or trained; `None` if the roles share theirs.
     ///
     /// # Errors
     /// As [`policy_at`](Self::policy_at).
-    pub async fn frozen_rehearsal(&self) -> Result<Option<PolicySource>, JobError> {
+    pub async fn rehearsal_at(&self, step: u64) -> Result<Option<PolicySource>, JobError> {
         let Some(name) = &self.config.roles.rehearsal.checkpoint else { return Ok(None) };
-        let source = self.initial(&REHEARSAL_SPEC, name, "roles.rehearsal.checkpoint").await?;
-        let input = source.input.named("rehearsal_checkpoint");
-        Ok(Some(PolicySource { input, optimizer: None, ..source }))
+        let before = step.checked_sub(1).filter(|_| self.is_rehearsal_trained_alone());
+        let Some(before) = before else {
+            let source = self.initial(&REHEARSAL_SPEC, name, "roles.rehearsal.checkpoint").await?;
+            let input = source.input.named(REHEARSAL.weights);
+            return Ok(Some(PolicySource { input, optimizer: None, ..source }));
+        };
+        match self.training_of(before).await? {
+            Some(manifest) if manifest.artifacts.contains_key(REHEARSAL.weights) => {
+                self.source(&manifest, &REHEARSAL).await.map(Some)
+            }
+            _ => Err(JobError::missing(
+                format!(
+                    "run `{}` has no checkpoint of the rehearsal role's own after step {before}",
+                    self.run
+                ),
+                format!("run `envace-jobs update --run {} --step {before} --new-attempt` first", self.run),
+            )),
+        }
     }
 
     /// Resolves a name once and pins what it stood for, so that a resumed run starts from the same weights.
@@ -121,17 +159,17 @@ impl RunContext {
         let config = json!({ "checkpoint": name });
         let pins = self.store.attempts(&self.run, spec.name, 0).await?;
         if let Some(pin) = pins.iter().rev().find(|pin| pin.key_parts.config == config) {
-            return self.source(pin, CHECKPOINT).await;
+            return self.source(pin, &POLICY).await;
         }
         let (digest, input) = self.resolve(name, key).await?;
         // Another name than the one pinned: the run has not begun, or it was told to go on otherwise.
         let again = Self { new_attempt: !pins.is_empty(), ..self.clone() };
         let plan = again.plan(spec, 0, config, vec![input], None, 1).await?;
         let execution = Execution::new(&self.store, plan);
-        execution.add_artifact(0, CHECKPOINT, Artifact::Checkpoint { digest })?;
+        execution.add_artifact(0, POLICY.weights, Artifact::Checkpoint { digest })?;
         execution.finish_part(0).await?;
         let manifest = execution.commit().await?;
-        self.source(&manifest, CHECKPOINT).await
+        self.source(&manifest, &POLICY).await
     }
 
     /// What a checkpoint's name stands for: see [`crate::config::PolicyConfig::checkpoint`].
@@ -151,8 +189,12 @@ impl RunContext {
             return self.import(dir.path(), name).await;
         }
         if let Some(run) = name.strip_prefix("run:") {
-            let manifest = newest_checkpoint(self, run).await?;
-            let input = InputRef::artifact(CHECKPOINT, &manifest, CHECKPOINT)?;
+            let (run, names) = match run.strip_suffix(":rehearsal") {
+                Some(run) => (run, &REHEARSAL),
+                None => (run, &POLICY),
+            };
+            let manifest = newest_checkpoint(self, run, names).await?;
+            let input = InputRef::artifact(POLICY.weights, &manifest, names.weights)?;
             return Ok((CheckpointDigest(input.digest.clone()), input));
         }
         let dir = PathBuf::from(name);
@@ -167,12 +209,12 @@ impl RunContext {
             checkpoint_dir(&self.store, &digest).await?;
             let origin = Origin::File { name: name.to_owned() };
             let input =
-                InputRef { name: CHECKPOINT.to_owned(), digest: name.to_owned(), n_rows: None, origin };
+                InputRef { name: POLICY.weights.to_owned(), digest: name.to_owned(), n_rows: None, origin };
             return Ok((digest, input));
         }
         Err(JobError::missing(
             format!("configuration key `{key}` names no model folder, run or checkpoint: {name}"),
-            "give a folder of a model or an adapter, `run:NAME`, a whole checkpoint digest, `bundled`, or `untrained:SEED`",
+            "give a folder of a model or an adapter, `run:NAME`, `run:NAME:rehearsal`, a whole checkpoint digest, `bundled`, or `untrained:SEED`",
         ))
     }
 
@@ -183,19 +225,20 @@ impl RunContext {
     ) -> Result<(CheckpointDigest, InputRef), JobError> {
         let digest = import_model(&self.store, &ModelFolder::open(dir)?).await?;
         let origin = Origin::File { name: shown.to_owned() };
-        let input = InputRef { name: CHECKPOINT.to_owned(), digest: digest.0.clone(), n_rows: None, origin };
+        let input =
+            InputRef { name: POLICY.weights.to_owned(), digest: digest.0.clone(), n_rows: None, origin };
         Ok((digest, input))
     }
 
-    async fn source(&self, manifest: &Manifest, artifact: &str) -> Result<PolicySource, JobError> {
-        let input = InputRef::artifact(CHECKPOINT, manifest, artifact)?;
+    async fn source(&self, manifest: &Manifest, names: &WeightNames) -> Result<PolicySource, JobError> {
+        let input = InputRef::artifact(names.weights, manifest, names.weights)?;
         let digest = CheckpointDigest(input.digest.clone());
         let dir = checkpoint_dir(&self.store, &digest).await?;
-        let optimizer = match manifest.artifacts.get(OPTIMIZER) {
+        let optimizer = match manifest.artifacts.get(names.optimizer) {
             None => None,
             Some(state) => {
                 let path = optimizer_state_path(&self.store, state.checkpoint(), state.digest()).await?;
-                Some((InputRef::artifact(OPTIMIZER, manifest, OPTIMIZER)?, path))
+                Some((InputRef::artifact(names.optimizer, manifest, names.optimizer)?, path))
             }
         };
         let base = checkpoint_base(&self.store, &digest).await?;
@@ -207,8 +250,8 @@ impl RunContext {
     }
 }
 
-/// The output with the newest checkpoint of a run: the highest step, an update before supervised training.
-async fn newest_checkpoint(ctx: &RunContext, run: &str) -> Result<Manifest, JobError> {
+/// The output with the newest such checkpoint of a run: the highest step, an update before supervised training.
+async fn newest_checkpoint(ctx: &RunContext, run: &str, names: &WeightNames) -> Result<Manifest, JobError> {
     envace_pipeline::check_name("run", run)?;
     let manifests = ctx.store.active_manifests(Some(run)).await?;
     let rank = |manifest: &Manifest| match manifest.id.stage.as_str() {
@@ -217,10 +260,15 @@ async fn newest_checkpoint(ctx: &RunContext, run: &str) -> Result<Manifest, JobE
         "checkpoint" => Some((0, 0)),
         _ => None,
     };
+    let rank =
+        |manifest: &Manifest| rank(manifest).filter(|_| manifest.artifacts.contains_key(names.weights));
     let newest = manifests.into_iter().filter(|manifest| rank(manifest).is_some()).max_by_key(rank);
     newest.ok_or_else(|| {
         JobError::missing(
-            format!("the store has no checkpoint of run: {run}"),
+            match names == &POLICY {
+                true => format!("the store has no checkpoint of run: {run}"),
+                false => format!("the store has no trained checkpoint of the rehearsal role's own of run: {run}"),
+            },
             "`envace-jobs sql \"SELECT run FROM updates UNION SELECT run FROM sft_losses\"` lists the runs that have one",
         )
     })

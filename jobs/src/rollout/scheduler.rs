@@ -15,7 +15,7 @@ use crate::task::Task;
 pub struct Engines {
     /// The actor's.
     pub actor: Box<dyn Engine>,
-    /// The rehearsal role's own, if its weights are frozen ones.
+    /// The rehearsal role's own, if it has weights of its own.
     pub rehearsal: Option<Box<dyn Engine>>,
 }
 

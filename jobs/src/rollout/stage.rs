@@ -67,7 +67,7 @@ pub async fn plan(ctx: &RunContext, step: u64) -> Result<Rollout, JobError> {
     let (tasks_input, tasks) = ctx.tasks_of(&ctx.config.tasks.split).await?;
     let source = ctx.policy_at(step).await?;
     ctx.refuse_beside("sft").await?;
-    let rehearsal = ctx.frozen_rehearsal().await?;
+    let rehearsal = ctx.rehearsal_at(step).await?;
     let tasks = tasks_of_step(&tasks, ctx.config.seed, step, ctx.config.tasks.per_step);
     let work = parts_of(&tasks, ctx.config.tasks.per_part, ctx.config.rollout.group_size);
     let config = json!({
@@ -220,26 +220,26 @@ fn n_distinct_tokens(sequences: &[SequenceRow]) -> usize {
 pub async fn check_policies(
     ctx: &RunContext,
     policy: &PolicySource,
-    frozen: Option<&PolicySource>,
+    rehearsal: Option<&PolicySource>,
 ) -> Result<(), JobError> {
     policy.check_weights(&ctx.store).await?;
-    if let Some(frozen) = frozen {
-        frozen.check_weights(&ctx.store).await?;
+    if let Some(rehearsal) = rehearsal {
+        rehearsal.check_weights(&ctx.store).await?;
     }
     Ok(())
 }
 
-/// Loads the policy and, if it has weights of its own, the frozen rehearsal role; both sampled as given.
+/// Loads the policy and, if it has weights of its own, the rehearsal role; both sampled as given.
 ///
 /// # Errors
 /// [`JobError`] if a folder is not a whole model.
 pub fn voices(
     config: &Config,
-    (policy, frozen): (&PolicySource, Option<&PolicySource>),
+    (policy, own): (&PolicySource, Option<&PolicySource>),
     (actor, rehearsal): (&SamplingConfig, &SamplingConfig),
 ) -> Result<(Voice, Voice, Engines), JobError> {
     let (actor, actor_engine) = voice(config, policy, actor)?;
-    let (rehearsal, rehearsal_engine) = match frozen {
+    let (rehearsal, rehearsal_engine) = match own {
         Some(source) => {
             let (voice, engine) = voice(config, source, rehearsal)?;
             (voice, Some(engine))

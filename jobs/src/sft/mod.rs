@@ -19,7 +19,7 @@ use envace_schemas::tables::{SftLossRow, TimingRow};
 use serde_json::json;
 
 use crate::config::{Config, SftConfig, TrainRole};
-use crate::context::{PolicySource, RunContext, StageOutcome, section};
+use crate::context::{POLICY, PolicySource, RunContext, StageOutcome, section};
 use crate::drive::Stage;
 use crate::error::JobError;
 use crate::memory::refuse_too_large;
@@ -159,7 +159,7 @@ pub async fn execute(
     let (trainer, rows, seconds) = tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| JobError::Worker { what: "supervised training", source: error })??;
-    store_trained(into, execution, &trainer, &sft.source).await?;
+    store_trained(into, execution, &trainer, &sft.source, &POLICY).await?;
     execution.write(0, &rows).await?;
     let timing = TimingRow { subject: "sft".to_owned(), metric: "wall_secs".to_owned(), value: seconds };
     execution.write(0, &[timing]).await?;

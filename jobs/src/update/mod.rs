@@ -1,5 +1,6 @@
 //! The `update` stage: trains on advantages and writes the next checkpoint.
 
+mod chain;
 pub mod items;
 mod objective;
 mod reference;
@@ -11,18 +12,20 @@ use envace_grpo::schedule::{Schedule, Shape};
 use envace_model::{AdamW, Trainer, TrainerOptions};
 use envace_pipeline::{Artifact, Execution, InputRef, Plan, StageSpec, Store, add_optimizer_state};
 use envace_schemas::Table;
-use envace_schemas::tables::{AdvantageRow, GenerationRow, SequenceRow, TimingRow, UpdateRow};
+use envace_schemas::tables::{AdvantageRow, GenerationRow, SequenceRow, TimingRow};
 use serde_json::json;
 
 use crate::config::{AdamWConfig, LoraConfig, ScheduleConfig, ScheduleKind, StatePlace, UpdateConfig};
 use crate::context::{
-    CHECKPOINT, OPTIMIZER, PolicySource, RunContext, StageOutcome, import_trained, new_adapter, section,
+    PolicySource, RunContext, StageOutcome, WeightNames, import_trained, new_adapter, section,
 };
 use crate::drive::Stage;
 use crate::error::JobError;
 use crate::memory::refuse_too_large;
 use crate::progress::Progress;
 use crate::trainable::{refuse_another_kind, refuse_untrainable};
+
+pub use chain::Chain;
 
 use items::{Item, items_of, minibatches};
 use objective::objective;
@@ -38,34 +41,38 @@ pub const SPEC: StageSpec = StageSpec {
     config: "update",
 };
 
+/// What there is to do at a step.
+#[derive(Debug)]
+pub struct Update {
+    /// The plan.
+    pub plan: Plan,
+    chains: Vec<Chain>,
+}
+
 /// Plans the stage.
 ///
 /// # Errors
 /// [`JobError`] if an input is missing or not of the others, or the step was made from something else.
-pub async fn plan(
-    ctx: &RunContext,
-    step: u64,
-) -> Result<(Plan, PolicySource, Option<PolicySource>), JobError> {
+pub async fn plan(ctx: &RunContext, step: u64) -> Result<Update, JobError> {
     let rollout = ctx.output("rollout", step).await?;
     let advantage = ctx.output("advantage", step).await?;
-    let source = ctx.policy_at(step).await?;
+    let chains = Chain::all(ctx, step).await?;
     ctx.refuse_beside("sft").await?;
-    ctx.check_made_from(&rollout, &source.input)?;
+    for chain in &chains {
+        ctx.check_made_from(&rollout, &chain.source.input)?;
+    }
     ctx.check_made_from(&advantage, &InputRef::table(rollout.manifest(), Table::Generations)?)?;
-    let reference = if ctx.config.update.kl.coefficient > 0.0 { Some(ctx.policy_at(0).await?) } else { None };
     let mut inputs = vec![
         InputRef::table(rollout.manifest(), Table::Generations)?,
         InputRef::table(rollout.manifest(), Table::Sequences)?,
         InputRef::table(advantage.manifest(), Table::Advantages)?,
-        source.input.clone(),
     ];
-    inputs.extend(source.optimizer.iter().map(|(input, _)| input.clone()));
-    inputs.extend(reference.iter().map(|source| source.input.clone().named("reference_checkpoint")));
+    inputs.extend(chains.iter().flat_map(Chain::inputs));
     let mut config = json!({ "seed": ctx.config.seed, "update": section("update", &ctx.config.update)? });
     add_lora(&mut config, ctx.config.lora.as_ref())?;
     let fingerprint = Some(ctx.fingerprint()?);
     let plan = ctx.plan(&SPEC, step, config, inputs, fingerprint, 1).await?;
-    Ok((plan, source, reference))
+    Ok(Update { plan, chains })
 }
 
 /// Runs the stage, or reuses its output.
@@ -73,13 +80,12 @@ pub async fn plan(
 /// # Errors
 /// As [`plan`], and whatever fails on the way.
 pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> {
-    let (plan, source, reference) = plan(ctx, step).await?;
-    let reference = reference.as_ref();
+    let update = plan(ctx, step).await?;
     let work = async |execution: &_| {
         refuse_another_kind(ctx, step).await?;
-        execute(ctx, step, &source, reference, &ctx.store, execution).await
+        execute(ctx, step, &update, &ctx.store, execution).await
     };
-    ctx.follow(&plan, work).await
+    ctx.follow(&update.plan, work).await
 }
 
 /// Trains into `execution`; weights and optimizer state go to the store `into`, which is its store.
@@ -89,8 +95,7 @@ pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> 
 pub async fn execute(
     ctx: &RunContext,
     step: u64,
-    source: &PolicySource,
-    reference: Option<&PolicySource>,
+    update: &Update,
     into: &Store,
     execution: &Execution,
 ) -> Result<(), JobError> {
@@ -99,17 +104,19 @@ pub async fn execute(
     }
     refuse_untrainable(ctx, Stage::Update, step).await?;
     refuse_too_large(ctx, Stage::Update, step).await?;
-    source.check(&ctx.store).await?;
-    if let Some(reference) = reference {
-        reference.check_weights(&ctx.store).await?;
-    }
     let advantages: Vec<AdvantageRow> = ctx.output("advantage", step).await?.read_all().await?;
     let rollout = ctx.output("rollout", step).await?;
     let generations: Vec<GenerationRow> = rollout.read_all().await?;
     let sequences: Vec<SequenceRow> = rollout.read_all().await?;
-    let config = ctx.config.update.clone();
-    let mut items = items_of(&config.train_roles, &advantages, &generations, &sequences)?;
-    if items.is_empty() {
+    let mut work = Vec::new();
+    for chain in &update.chains {
+        chain.source.check(&ctx.store).await?;
+        if let Some(reference) = &chain.reference {
+            reference.check_weights(&ctx.store).await?;
+        }
+        work.push((chain, items_of(&chain.roles, &advantages, &generations, &sequences)?));
+    }
+    if work.iter().all(|(_, items)| items.is_empty()) {
         return Err(JobError::refused(
             format!("step {step} has no generation to train on"),
             format!(
@@ -119,8 +126,40 @@ pub async fn execute(
             ),
         ));
     }
+    let (mut applied, mut seconds) = (Vec::new(), 0.0);
+    for (chain, items) in work {
+        if items.is_empty() {
+            chain.hand_on(into, execution).await?;
+            continue;
+        }
+        let trained = train_chain(ctx, step, chain, items).await?;
+        store_trained(into, execution, &trained.trainer, &chain.source, chain.names).await?;
+        applied.extend(trained.applied);
+        seconds += trained.seconds;
+    }
+    execution.write(0, &step::rows(&applied, ctx.config.update.correction.is_some())).await?;
+    let timing = TimingRow { subject: "update".to_owned(), metric: "wall_secs".to_owned(), value: seconds };
+    execution.write(0, &[timing]).await?;
+    Ok(execution.finish_part(0).await?)
+}
+
+/// What came of training.
+struct Trained {
+    trainer: Trainer,
+    applied: Vec<step::Applied>,
+    seconds: f64,
+}
+
+/// Trains the weights of a chain, on a thread of its own.
+async fn train_chain(
+    ctx: &RunContext,
+    step: u64,
+    chain: &Chain,
+    mut items: Vec<Item>,
+) -> Result<Trained, JobError> {
+    let config = ctx.config.update.clone();
     let (seed, lora) = (ctx.config.seed, ctx.config.lora.clone());
-    let (from, reference) = (source.clone(), reference.cloned());
+    let Chain { source, reference, .. } = chain.clone();
     let (scratch, device) = (scratch_folder(ctx), ctx.config.execution.open_device()?);
     let work = move || {
         let options = TrainerOptions {
@@ -128,26 +167,21 @@ pub async fn execute(
             scratch,
             ..trainer_options(&config.adamw, config.recompute_layers)
         };
-        let mut trainer = load_trainer(&from, lora.as_ref(), seed, options)?;
+        let mut trainer = load_trainer(&source, lora.as_ref(), seed, options)?;
         if let Some(reference) = &reference {
-            add_reference(&mut items, &config, device, &mut trainer, (&from, reference))?;
+            add_reference(&mut items, &config, device, &mut trainer, (&source, reference))?;
         }
         if config.correction.is_some() {
             add_old(&mut items, &config, &trainer)?;
         }
         train(&config, seed, step, &items, trainer)
     };
-    let (trainer, rows, seconds) = tokio::task::spawn_blocking(work)
+    tokio::task::spawn_blocking(work)
         .await
-        .map_err(|error| JobError::Worker { what: "the update", source: error })??;
-    store_trained(into, execution, &trainer, source).await?;
-    execution.write(0, &rows).await?;
-    let timing = TimingRow { subject: "update".to_owned(), metric: "wall_secs".to_owned(), value: seconds };
-    execution.write(0, &[timing]).await?;
-    Ok(execution.finish_part(0).await?)
+        .map_err(|error| JobError::Worker { what: "the update", source: error })?
 }
 
-/// Stores what was trained from `source` and the optimizer's state, as the artifacts of part 0.
+/// Stores what was trained from `source` and the optimizer's state, as artifacts of part 0.
 ///
 /// # Errors
 /// [`JobError`] if they cannot be written.
@@ -156,6 +190,7 @@ pub async fn store_trained(
     execution: &Execution,
     trainer: &Trainer,
     source: &PolicySource,
+    names: &WeightNames,
 ) -> Result<(), JobError> {
     let checkpoint = import_trained(store, trainer, source).await?;
     let dir = tempfile::tempdir()
@@ -163,8 +198,8 @@ pub async fn store_trained(
     let state = dir.path().join("state.safetensors");
     trainer.save_state(&state)?;
     let digest = add_optimizer_state(store, &checkpoint, &state).await?;
-    execution.add_artifact(0, CHECKPOINT, Artifact::Checkpoint { digest: checkpoint.clone() })?;
-    execution.add_artifact(0, OPTIMIZER, Artifact::OptimizerState { checkpoint, digest })?;
+    execution.add_artifact(0, names.weights, Artifact::Checkpoint { digest: checkpoint.clone() })?;
+    execution.add_artifact(0, names.optimizer, Artifact::OptimizerState { checkpoint, digest })?;
     Ok(())
 }
 
@@ -174,13 +209,13 @@ fn train(
     step: u64,
     items: &[Item],
     mut trainer: Trainer,
-) -> Result<(Trainer, Vec<UpdateRow>, f64), JobError> {
+) -> Result<Trained, JobError> {
     let schedule = schedule(config.learning_rate, &config.schedule);
     let n_minibatches = usize::try_from(config.minibatches).unwrap_or(1);
     let n_tokens: usize = items.iter().map(|item| item.sequence.token_ids.len()).sum();
     let n_epochs = u64::try_from(config.epochs).unwrap_or(1);
     let progress = Progress::begin(format!("update {step}"), n_tokens as u64 * n_epochs, "tokens");
-    let mut rows = Vec::new();
+    let mut applied = Vec::new();
     for epoch in 0..n_epochs {
         let batches = minibatches(items, n_minibatches, seed, step, epoch);
         for (minibatch, batch) in batches.iter().enumerate() {
@@ -190,11 +225,10 @@ fn train(
                 learning_rate: schedule.rate(trainer.step()),
             };
             let context = step::Context { config, objective: objective(config), progress: &progress };
-            rows.extend(step::apply(&mut trainer, batch, &place, &context)?);
+            applied.push(step::apply(&mut trainer, batch, &place, &context)?);
         }
     }
-    rows.sort_by(|a, b| (a.epoch, a.minibatch, &a.role).cmp(&(b.epoch, b.minibatch, &b.role)));
-    Ok((trainer, rows, progress.finish()))
+    Ok(Trained { trainer, applied, seconds: progress.finish() })
 }
 
 /// Loads what is trained: the weights, an adapter, or, where the configuration asks for one and the policy is a whole

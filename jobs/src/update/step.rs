@@ -12,6 +12,7 @@ use crate::error::JobError;
 use crate::progress::Progress;
 
 /// Which application it is.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub epoch: i32,
     pub minibatch: i32,
@@ -33,6 +34,16 @@ struct RoleSums {
     n_forward_tokens: i64,
 }
 
+/// What an application did.
+#[derive(Debug)]
+pub(super) struct Applied {
+    place: Place,
+    optimizer_step: i64,
+    roles: BTreeMap<&'static str, RoleSums>,
+    gradient_norm: f64,
+    is_skipped: bool,
+}
+
 impl RoleSums {
     fn add(&mut self, parts: &LossParts, n_sequences: i64, n_forward_tokens: i64) {
         self.parts.add(parts);
@@ -47,7 +58,7 @@ pub(super) fn apply(
     batch: &[&Item],
     place: &Place,
     context: &Context<'_>,
-) -> Result<Vec<UpdateRow>, JobError> {
+) -> Result<Applied, JobError> {
     let mut totals = Totals::default();
     for item in batch {
         totals.add_sequence(&item.spans);
@@ -94,37 +105,69 @@ pub(super) fn apply(
     let optimizer_step = trainer.step() as i64;
     let max_norm = Some(context.config.max_gradient_norm).filter(|norm| *norm > 0.0);
     let report = trainer.apply(place.learning_rate, max_norm)?;
-    let mut all = RoleSums::default();
-    for role in sums.values() {
-        all.add(&role.parts, role.n_sequences, role.n_forward_tokens);
+    Ok(Applied {
+        place: *place,
+        optimizer_step,
+        roles: sums,
+        gradient_norm: report.gradient_norm,
+        is_skipped: report.is_skipped,
+    })
+}
+
+/// The rows of all applications, in the order of the table. Where the roles have weights of their own, a place in the order
+/// has two, and its row of all is of both: the sum of the losses, and the norm of the two gradients as one.
+pub(super) fn rows(applied: &[Applied], is_corrected: bool) -> Vec<UpdateRow> {
+    let mut by_place: BTreeMap<(i32, i32), Vec<&Applied>> = BTreeMap::new();
+    for one in applied {
+        by_place.entry((one.place.epoch, one.place.minibatch)).or_default().push(one);
     }
-    let rows = ["actor", "all", "rehearsal"].into_iter().map(|role| {
-        let sums = if role == "all" { all } else { sums.get(role).copied().unwrap_or_default() };
-        let parts = &sums.parts;
-        let has_tokens = parts.n_tokens > 0;
-        UpdateRow {
-            epoch: place.epoch,
-            minibatch: place.minibatch,
-            role: role.to_owned(),
-            optimizer_step,
-            n_tokens: parts.n_tokens as i64,
-            n_generations: parts.n_generations as i64,
-            n_sequences: sums.n_sequences,
-            n_forward_tokens: sums.n_forward_tokens,
-            loss: has_tokens.then(|| parts.loss()),
-            kl_nats: parts.kl_mean(),
-            entropy_nats: parts.entropy_mean(),
-            clip_share: parts.clip_share(),
-            correction_mean: parts.correction_mean().filter(|_| context.objective.correction.is_some()),
-            masked_share: parts.masked_share().filter(|_| context.objective.correction.is_some()),
-            mismatch_mean_nats: parts.mismatch_mean(),
-            mismatch_max_nats: has_tokens.then_some(parts.mismatch_max),
-            mismatch_k3_nats: parts.mismatch_k3_mean(),
-            advantage_mean: parts.advantage_mean(),
-            gradient_norm: Some(report.gradient_norm).filter(|norm| norm.is_finite()),
-            learning_rate: place.learning_rate,
-            is_skipped: report.is_skipped,
-        }
+    let rows = by_place.into_values().flat_map(|together| {
+        ["actor", "all", "rehearsal"].into_iter().filter_map(move |role| {
+            let of_role: Vec<&Applied> = match (role, together.as_slice()) {
+                ("all", _) | (_, [_]) => together.clone(),
+                _ => together.iter().copied().filter(|one| one.roles.contains_key(role)).collect(),
+            };
+            row(role, &of_role, is_corrected)
+        })
     });
-    Ok(rows.collect())
+    rows.collect()
+}
+
+fn row(role: &str, applied: &[&Applied], is_corrected: bool) -> Option<UpdateRow> {
+    let first = applied.first()?;
+    let mut sums = RoleSums::default();
+    for (_, of_role) in
+        applied.iter().flat_map(|one| &one.roles).filter(|(of, _)| role == "all" || **of == role)
+    {
+        sums.add(&of_role.parts, of_role.n_sequences, of_role.n_forward_tokens);
+    }
+    let gradient_norm = match applied {
+        [one] => one.gradient_norm,
+        several => several.iter().map(|one| one.gradient_norm.powi(2)).sum::<f64>().sqrt(),
+    };
+    let parts = &sums.parts;
+    let has_tokens = parts.n_tokens > 0;
+    Some(UpdateRow {
+        epoch: first.place.epoch,
+        minibatch: first.place.minibatch,
+        role: role.to_owned(),
+        optimizer_step: first.optimizer_step,
+        n_tokens: parts.n_tokens as i64,
+        n_generations: parts.n_generations as i64,
+        n_sequences: sums.n_sequences,
+        n_forward_tokens: sums.n_forward_tokens,
+        loss: has_tokens.then(|| parts.loss()),
+        kl_nats: parts.kl_mean(),
+        entropy_nats: parts.entropy_mean(),
+        clip_share: parts.clip_share(),
+        correction_mean: parts.correction_mean().filter(|_| is_corrected),
+        masked_share: parts.masked_share().filter(|_| is_corrected),
+        mismatch_mean_nats: parts.mismatch_mean(),
+        mismatch_max_nats: has_tokens.then_some(parts.mismatch_max),
+        mismatch_k3_nats: parts.mismatch_k3_mean(),
+        advantage_mean: parts.advantage_mean(),
+        gradient_norm: Some(gradient_norm).filter(|norm| norm.is_finite()),
+        learning_rate: first.place.learning_rate,
+        is_skipped: applied.iter().any(|one| one.is_skipped),
+    })
 }

@@ -14,6 +14,7 @@ above it makes the files in the repository; with `--entries 0 --per-entry 50` so
 import argparse
 import copy
 import json
+import math
 import os
 import random
 import sys
@@ -89,20 +90,36 @@ def in_source(rng, value, kind, language):
     return "new ArrayList<>(Arrays.asList(%s))" % inner
 
 
+def beside(rng, value):
+    """The next number above or below, whose last bit is another."""
+    return math.nextafter(value, rng.choice([-math.inf, math.inf]))
+
+
+def next_number(rng, text):
+    """The same of a number written as text, with its suffix."""
+    bare = text.rstrip("fFlLn")
+    try:
+        return repr(beside(rng, float(bare))) + text[len(bare):]
+    except ValueError:
+        return text + "0"
+
+
 def varied(rng, value):
     """Something near a value, mostly wrong."""
     if isinstance(value, str):
         forms = [value.upper(), value.lower(), value.title(), value.replace(" ", ""), value.replace(" ", "_"), value + ".",
                  value + "x", f" {value} ", value.replace("'", '"'), value.replace("-", "/"), value[:-1], value[1:], value + "é",
-                 f'"{value}"', "", "-", 5, 0.5, None, True, [value], {value: value}, value + "L", value + "f", value.rstrip("fFlLn")]
+                 next_number(rng, value), f'"{value}"', "", "-", 5, 0.5, None, True, [value], {value: value}, value + "L", value + "f", value.rstrip("fFlLn")]
         return rng.choice(forms)
     if isinstance(value, bool):
         return rng.choice([not value, int(value), float(value), str(value), str(value).lower(), None])
     if isinstance(value, int):
-        return rng.choice([value + 1, float(value), str(value), bool(value), None, -value, [value], value + 0.5, 10**15 + value])
+        return rng.choice([value + 1, float(value), str(value), bool(value), None, -value, [value], value + 0.5, 10**15 + value,
+                           beside(rng, float(value))])
     if isinstance(value, float):
         whole = int(value) if abs(value) < 1e15 else 0
-        return rng.choice([whole, value + 0.5, str(value), None, value * (1 + 1e-15), -value, value == 1.0])
+        return rng.choice([whole, value + 0.5, str(value), None, value * (1 + 1e-15), -value, value == 1.0, beside(rng, value),
+                           beside(rng, value), 0.1 + value])
     if isinstance(value, list):
         same = copy.deepcopy(value)
         if rng.random() < 0.3 and same:

@@ -171,7 +171,11 @@ fn check_text(text: &str, accepted: &[Value]) -> Result<(), Mismatch> {
 fn check_list(items: &[Value], accepted: &[Value]) -> Result<(), Mismatch> {
     let normalized_list = |items: &[Value]| Value::Array(items.iter().map(normalized_value).collect());
     let items = normalized_list(items);
-    if accepted.iter().filter_map(as_list).any(|one| equal(&items, &normalized_list(&one))) {
+    // All are read before any is compared.
+    let Some(alternatives) = accepted.iter().map(as_list).collect::<Option<Vec<_>>>() else {
+        return Err(Mismatch::undefined("an accepted value is no list"));
+    };
+    if alternatives.iter().any(|one| equal(&items, &normalized_list(one))) {
         return Ok(());
     }
     Err(Mismatch::new("value_error:list/tuple", format!("{items} is none of the accepted lists")))
