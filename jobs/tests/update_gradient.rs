@@ -15,6 +15,8 @@ use serde::Deserialize;
 
 /// Largest difference of an element of a gradient, by the largest element of its tensor.
 const GRADIENT: f32 = 1e-4;
+/// Largest relative error of the gradient between cuts of one minibatch.
+const PASSES: f64 = 1e-6;
 /// Largest difference of a part of the loss.
 const LOSS: f64 = 1e-5;
 
@@ -188,6 +190,18 @@ fn worst_difference(trainer: &Trainer, golden: &BTreeMap<String, Vec<Vec<f32>>>,
     of_tensor.fold(0.0_f32, |m, x| if x.is_nan() || x > m { x } else { m })
 }
 
+/// The relative error of a gradient: the norm of the difference over that of the gradient.
+fn relative_error(trainer: &Trainer, expected: &Trainer) -> f64 {
+    let whole = |trainer: &Trainer| -> Vec<f32> {
+        trainer.tensor_names().iter().flat_map(|name| trainer.gradient(name).unwrap()).collect()
+    };
+    let (found, expected) = (whole(trainer), whole(expected));
+    assert_eq!(found.len(), expected.len());
+    let squared = |sum: f64, x: f32| sum + f64::from(x).powi(2);
+    let difference = found.iter().zip(&expected).map(|(x, y)| x - y).fold(0.0, squared);
+    (difference / expected.iter().copied().fold(0.0, squared)).sqrt()
+}
+
 /// The minibatch cut into passes, with a name for each way.
 fn cuts(indices: &[usize]) -> Vec<(&'static str, Vec<Vec<usize>>)> {
     let in_runs = |indices: &[usize], n: usize| indices.chunks(n).map(<[usize]>::to_vec).collect();
@@ -229,6 +243,48 @@ fn the_gradient_of_the_objective_is_that_of_the_reference() {
         let dual = row.dual.map_or("no dual".to_owned(), |dual| format!("dual {dual}"));
         println!("{:10} {dual:7} {:9} {worst:.1e}", row.aggregation, row.role);
     }
+}
+
+/// Cut into `n` passes, as even as may be.
+fn passes(n_sequences: usize, n: usize) -> Vec<Vec<usize>> {
+    let mut passes = vec![Vec::new(); n];
+    (0..n_sequences).for_each(|index| passes[index * n / n_sequences].push(index));
+    passes
+}
+
+#[test]
+fn the_gradient_is_that_of_the_whole_in_1_2_3_and_7_passes() {
+    let minibatch = minibatch();
+    let reference = Trainer::load(&golden("reference"), None, TrainerOptions::default()).unwrap();
+    let clip = Clip { low: minibatch.clip_low, high: minibatch.clip_high, dual: None };
+    let losses =
+        [PolicyLoss::Ppo(clip), PolicyLoss::Gspo(clip), PolicyLoss::Cispo(clip), PolicyLoss::Reinforce];
+    let aggregations =
+        [Aggregation::Token, Aggregation::Sequence, Aggregation::Generation, Aggregation::Constant(8)];
+    let mut worst = 0.0_f64;
+    for policy in losses {
+        for aggregation in aggregations {
+            let objective = Objective {
+                policy,
+                correction: None,
+                aggregation,
+                kl: KlEstimator::K3,
+                kl_coefficient: minibatch.kl_coefficient,
+            };
+            let trained = |n: usize| {
+                let mut trainer = Trainer::load(&golden("policy"), None, TrainerOptions::default()).unwrap();
+                accumulate(&mut trainer, &reference, &minibatch, &objective, &passes(8, n));
+                trainer
+            };
+            let whole = trained(1);
+            for n in [2, 3, 7] {
+                let error = relative_error(&trained(n), &whole);
+                assert!(error < PASSES, "{policy:?}, {aggregation:?}, {n} passes: {error}");
+                worst = worst.max(error);
+            }
+        }
+    }
+    println!("largest relative error of a gradient in 2, 3 and 7 passes: {worst:.1e}");
 }
 
 #[test]
