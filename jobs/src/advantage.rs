@@ -6,8 +6,8 @@ use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::Float64Type;
 use envace_pipeline::{Execution, InputRef, Plan, StageOutput, StageSpec};
 use envace_schemas::tables::AdvantageRow;
-use envace_schemas::{Table, rows_of};
-use envace_sql::{QuerySession, check_covered, queries};
+use envace_schemas::{Table, read_keys, rows_of};
+use envace_sql::{check_covered, queries};
 
 use crate::context::{GivenQuery, RunContext, StageOutcome, section};
 use crate::error::JobError;
@@ -64,7 +64,7 @@ pub async fn run(ctx: &RunContext, step: u64) -> Result<StageOutcome, JobError> 
 pub async fn check_query(ctx: &RunContext) -> Result<(), JobError> {
     let GivenQuery { name, text } = ctx.query(queries::ADVANTAGES);
     let params = ctx.config.advantage.to_params();
-    let session = QuerySession::default();
+    let session = ctx.query_session();
     Ok(session.check_query(&name, &text, SPEC.inputs, &params, Table::Advantages).await?)
 }
 
@@ -89,7 +89,7 @@ pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -
         let tables = [(Table::Advantages, batches)];
         let params = ctx.config.advantage.to_whitening_params();
         let whitened =
-            QuerySession::default().run_query(&name, &text, &tables, &params, Table::Advantages).await?;
+            ctx.query_session().run_query(&name, &text, &tables, &params, Table::Advantages).await?;
         check_covered(&name, (Table::Advantages, &whitened), (tables[0].0, &tables[0].1))?;
         has_signal = whitened.iter().any(has_other_than_0);
         let mut rows: BTreeMap<u32, Vec<AdvantageRow>> = BTreeMap::new();
@@ -127,14 +127,16 @@ pub async fn execute(ctx: &RunContext, inputs: &Inputs, execution: &Execution) -
 /// The query's rows for a part.
 async fn advantages(ctx: &RunContext, inputs: &Inputs, part: u32) -> Result<Vec<RecordBatch>, JobError> {
     let GivenQuery { name, text } = ctx.query(queries::ADVANTAGES);
-    let tables = [
-        (Table::Generations, inputs.rollout.read_batches(Table::Generations, part).await?),
-        (Table::Rewards, inputs.score.read_batches(Table::Rewards, part).await?),
+    let files = [
+        (Table::Generations, inputs.rollout.read_file(Table::Generations, part).await?),
+        (Table::Rewards, inputs.score.read_file(Table::Rewards, part).await?),
     ];
     let params = ctx.config.advantage.to_params();
     let batches =
-        QuerySession::default().run_query(&name, &text, &tables, &params, Table::Advantages).await?;
-    check_covered(&name, (Table::Advantages, &batches), (tables[0].0, &tables[0].1))?;
+        ctx.query_session().run_query_on_files(&name, &text, &files, &params, Table::Advantages).await?;
+    let [(generations, file), _] = files;
+    let keys = read_keys(generations, file)?;
+    check_covered(&name, (Table::Advantages, &batches), (generations, &keys))?;
     Ok(batches)
 }
 

@@ -12,6 +12,7 @@ use envace_pipeline::{
 };
 use envace_schemas::Table;
 use envace_schemas::tables::TaskRow;
+use envace_sql::QuerySession;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -171,6 +172,11 @@ impl RunContext {
         let execution = Execution::new(&self.store, plan.clone());
         work(&execution).await?;
         Ok(StageOutcome::Made(execution.commit().await?))
+    }
+
+    /// What queries of a stage are run by.
+    pub fn query_session(&self) -> QuerySession {
+        QuerySession::default().with_memory_limit(self.config.execution.query_bytes())
     }
 
     /// Name for messages and text of a declared query, or of the one given in its place.

@@ -95,6 +95,7 @@ impl JobError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Pipeline(error) => error.hint(),
+            Self::Sql(error) => error.hint(),
             Self::Model(error) => error.hint(),
             Self::Missing { hint, .. } | Self::Refused { hint, .. } => Some(hint.clone()),
             _ => None,
@@ -148,6 +149,9 @@ fn hint_of(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(error) = error.downcast_ref::<PipelineError>() {
         return error.hint();
     }
+    if let Some(error) = error.downcast_ref::<SqlError>() {
+        return error.hint();
+    }
     error.downcast_ref::<crate::tasks::ImportError>().and_then(crate::tasks::ImportError::hint)
 }
 
@@ -166,6 +170,15 @@ mod tests {
         let cause = broken.to_string();
         let outer = anyhow::Error::new(broken).context(format!("header: {cause}")).context("no file");
         assert_eq!(report(&outer), format!("error: no file\n  because header: {cause}"));
+        // A query's own hint is told on its way through a stage and from `sql`.
+        let repeated = || SqlError::RepeatedKey {
+            query: "q".to_owned(),
+            table: envace_schemas::Table::Rewards,
+            key: "k".to_owned(),
+        };
+        for error in [anyhow::Error::new(repeated()), JobError::from(repeated()).into()] {
+            assert!(report(&error).contains("hint: a join may match"), "{error:?}");
+        }
         let missing = JobError::missing("there is none", "make one");
         assert_eq!(report(&missing.into()), "error: there is none\nhint: make one");
     }

@@ -10,7 +10,7 @@ use envace_schemas::tables::{
     EvaluationRow, MessageRow, PassRateRow, RewardRow, TimingRow, TrajectoryRow, VerdictRow,
 };
 use envace_schemas::{Decimal, Table, batches_of, rows_of};
-use envace_sql::{EvaluationParams, QuerySession, queries};
+use envace_sql::{EvaluationParams, queries};
 use serde_json::json;
 
 use crate::config::RolloutConfig;
@@ -277,7 +277,7 @@ async fn evaluations(
     ];
     let run = async |query, table| {
         let GivenQuery { name, text } = ctx.query(query);
-        QuerySession::default().run_query(&name, &text, &inputs, &params.to_params(), table).await
+        ctx.query_session().run_query(&name, &text, &inputs, &params.to_params(), table).await
     };
     Ok(Evaluations {
         scores: rows_of(&run(queries::EVALUATIONS, Table::Evaluations).await?)?,

@@ -1,4 +1,5 @@
 use arrow::array::RecordBatch;
+use bytes::Bytes;
 use envace_schemas::{Row, Table, read_batches, rows_of};
 use object_store::path::Path;
 
@@ -71,6 +72,15 @@ impl StageOutput {
     /// # Errors
     /// As [`StageOutput::read`].
     pub async fn read_batches(&self, table: Table, part: u32) -> Result<Vec<RecordBatch>, PipelineError> {
+        let bytes = self.read_file(table, part).await?;
+        read_batches(table, bytes).map_err(|source| PipelineError::Table { table, part, source })
+    }
+
+    /// The file of one part of a table.
+    ///
+    /// # Errors
+    /// As [`StageOutput::read`], but for what only its rows show.
+    pub async fn read_file(&self, table: Table, part: u32) -> Result<Bytes, PipelineError> {
         let record = self.parts(table)?.get(part as usize);
         let record = record.ok_or_else(|| self.no_such(format!("part {part} of `{table}`")))?;
         let bytes = self.store.get(&Path::from(record.path.as_str())).await?;
@@ -78,7 +88,7 @@ impl StageOutput {
             let what = "file of an output has other bytes".to_owned();
             return Err(PipelineError::Damaged { path: record.path.clone(), what });
         }
-        read_batches(table, bytes).map_err(|source| PipelineError::Table { table, part, source })
+        Ok(bytes)
     }
 
     /// Number of parts of a table.

@@ -14,6 +14,8 @@ pub mod tables;
 pub use column::{Column, ColumnType};
 pub use content::{ContentHash, content_hash};
 pub use decimal::{Decimal, DecimalError};
-pub use parquet_io::{TableError, batches_of, read_batches, read_rows, rows_of, write_batches, write_rows};
+pub use parquet_io::{
+    TableError, batches_of, read_batches, read_keys, read_rows, rows_of, write_batches, write_rows,
+};
 pub use query::Query;
 pub use tables::{Row, Table};

@@ -4,8 +4,8 @@ use arrow::array::{Array, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::error::ArrowError;
 use bytes::Bytes;
-use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -180,6 +180,20 @@ pub fn read_batches(table: Table, bytes: Bytes) -> Result<Vec<RecordBatch>, Tabl
             with_schema(table, &schema, &batch)
         })
         .collect()
+}
+
+/// Reads the columns of one Parquet file of a table that tell its rows apart: those of its grain, in its order.
+///
+/// # Errors
+/// [`TableError::Parquet`] if it is no Parquet; [`TableError::Column`] if a column is missing or of another type.
+pub fn read_keys(table: Table, bytes: Bytes) -> Result<Vec<RecordBatch>, TableError> {
+    let parquet = |source| TableError::Parquet { table, source };
+    let arrow = |source| TableError::Arrow { table, source };
+    let reader = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(parquet)?;
+    check_schema(table, &table.schema(), reader.schema())?;
+    let mask = ProjectionMask::columns(reader.parquet_schema(), table.grain().iter().copied());
+    let reader = reader.with_projection(mask).build().map_err(parquet)?;
+    reader.map(|batch| batch.map_err(arrow)).collect()
 }
 
 /// Reads one Parquet file of a table as rows.

@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! advantages make FOLDER N_GENERATIONS N_PARTS     generations-00000.parquet, rewards-00000.parquet and so on
-//! advantages run FOLDER [SETTINGS]                 advantages-00000.parquet and so on; SETTINGS is JSON
+//! advantages run FOLDER [SETTINGS [BYTES]]         advantages-00000.parquet and so on; SETTINGS is JSON, BYTES the limit of
+//!                                                  memory for joins, sums and sorts
 //! ```
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use envace_schemas::tables::{GenerationRow, RewardRow};
-use envace_schemas::{Decimal, Row, Table, read_batches, write_batches, write_rows};
+use envace_schemas::{Decimal, Row, Table, read_keys, write_batches, write_rows};
 use envace_sql::{AdvantageParams, QuerySession, check_covered, queries};
 
 const SAMPLES: i32 = 8;
@@ -22,9 +24,12 @@ fn main() -> Done<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["make", folder, n, parts] => make(Path::new(folder), n.parse()?, parts.parse()?),
-        ["run", folder] => run(Path::new(folder), &AdvantageParams::default()),
-        ["run", folder, settings] => run(Path::new(folder), &serde_json::from_str(settings)?),
-        _ => Err("advantages make FOLDER N_GENERATIONS N_PARTS | run FOLDER [SETTINGS]".into()),
+        ["run", folder] => run(Path::new(folder), &AdvantageParams::default(), None),
+        ["run", folder, settings] => run(Path::new(folder), &serde_json::from_str(settings)?, None),
+        ["run", folder, settings, limit] => {
+            run(Path::new(folder), &serde_json::from_str(settings)?, Some(limit.parse()?))
+        }
+        _ => Err("advantages make FOLDER N_GENERATIONS N_PARTS | run FOLDER [SETTINGS [BYTES]]".into()),
     }
 }
 
@@ -116,7 +121,7 @@ fn reward(task: u64, sample: i32, role: &str, reward: Decimal) -> RewardRow {
     }
 }
 
-fn run(folder: &Path, params: &AdvantageParams) -> Done<()> {
+fn run(folder: &Path, params: &AdvantageParams, memory_limit: Option<usize>) -> Done<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().thread_stack_size(8 << 20).build()?;
     runtime.block_on(async {
         for part in 0.. {
@@ -124,15 +129,17 @@ fn run(folder: &Path, params: &AdvantageParams) -> Done<()> {
             if !path("generations").is_file() {
                 break;
             }
-            let read = |table: Table, name: &str| -> Done<_> {
-                Ok((table, read_batches(table, std::fs::read(path(name))?.into())?))
+            let read = |table: Table, name: &str| -> Done<(Table, Bytes)> {
+                Ok((table, std::fs::read(path(name))?.into()))
             };
-            let tables = [read(Table::Generations, "generations")?, read(Table::Rewards, "rewards")?];
+            let files = [read(Table::Generations, "generations")?, read(Table::Rewards, "rewards")?];
             let (query, output) = (queries::ADVANTAGES, Table::Advantages);
-            let session = QuerySession::default();
-            let rows =
-                session.run_query(query.name, query.text, &tables, &params.to_params(), output).await?;
-            check_covered(query.name, (output, &rows), (tables[0].0, &tables[0].1))?;
+            let session = QuerySession::default().with_memory_limit(memory_limit);
+            let rows = session
+                .run_query_on_files(query.name, query.text, &files, &params.to_params(), output)
+                .await?;
+            let keys = read_keys(files[0].0, files[0].1.clone())?;
+            check_covered(query.name, (output, &rows), (files[0].0, &keys))?;
             std::fs::write(path("advantages"), write_batches(output, &rows)?)?;
         }
         Ok(())

@@ -46,6 +46,17 @@ pub enum SqlError {
         #[source]
         source: Cause,
     },
+    /// It needs more memory than it may take.
+    #[error("query `{query}` needs more memory than the {limit} bytes that it may take")]
+    Memory {
+        /// Name of the query.
+        query: String,
+        /// The limit, in bytes.
+        limit: usize,
+        /// What DataFusion says.
+        #[source]
+        source: Cause,
+    },
     /// A result column is missing, of another type, or does not belong to the table.
     #[error("query `{query}`: column `{table}.{column}` is {found}, expected {expected}")]
     Column {
@@ -175,6 +186,9 @@ impl SqlError {
             Self::Uncovered { .. } => Some(
                 "an inner join or a WHERE may drop rows: keep each one, and say why it does not count in a column"
                     .to_owned(),
+            ),
+            Self::Memory { .. } => Some(
+                "raise `execution.query_memory`, or make parts of fewer tasks with `tasks.per_part`".to_owned(),
             ),
             Self::RepeatedKey { .. } => Some("a join may match more than one row".to_owned()),
             _ => None,

@@ -3,8 +3,6 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::catalog::{MemorySchemaProvider, TableProvider};
 use datafusion::common::TableReference;
-use datafusion::datasource::file_format::parquet::ParquetFormat;
-use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
 use datafusion::datasource::{MemTable, ViewTable, provider_as_source};
 use datafusion::error::DataFusionError;
 use datafusion::execution::context::{SessionConfig, SessionContext};
@@ -13,8 +11,8 @@ use datafusion::prelude::{ident, lit};
 use envace_schemas::Table;
 use object_store::ObjectStore;
 use object_store::path::Path;
-use url::Url;
 
+use crate::files::{files_of, plain_schema, root};
 use crate::statement::{Allowed, plan};
 use crate::{Answer, SqlError};
 
@@ -105,11 +103,6 @@ impl Lake {
     }
 }
 
-/// The place under which the session knows the store; no machine has it.
-fn root() -> Result<Url, DataFusionError> {
-    Url::parse("envace://store/").map_err(|error| DataFusionError::External(Box::new(error)))
-}
-
 fn register(
     ctx: &SessionContext,
     table: Table,
@@ -144,35 +137,13 @@ fn view_of(
 
 /// The rows of one output, with the columns that say where they are from.
 fn plan_of(output: &StoredOutput) -> Result<LogicalPlan, DataFusionError> {
-    let root = root()?;
-    let mut urls = Vec::new();
-    for path in &output.paths {
-        let mut url = root.clone();
-        // A URL is decoded on its way to the store; a path has escapes of its own, which must survive that.
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(path.as_ref().split('/'));
-        }
-        urls.push(ListingTableUrl::try_new(url, None)?);
-    }
-    let options = ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension("");
-    let config = ListingTableConfig::new_with_multi_paths(urls)
-        .with_listing_options(options)
-        .with_schema(Arc::new(plain_schema(output.table)));
-    let source = provider_as_source(Arc::new(ListingTable::try_new(config)?));
+    let source = provider_as_source(Arc::new(files_of(output.table, &output.paths)?));
     let values =
         [lit(output.run.as_str()), lit(output.stage.as_str()), lit(output.step), lit(output.attempt)];
     let origin = ORIGIN.iter().zip(values);
     let mut columns: Vec<Expr> = origin.map(|((name, _), value)| value.alias(*name)).collect();
     columns.extend(output.table.columns().iter().map(|column| ident(column.name)));
     LogicalPlanBuilder::scan(output.table.name(), source, None)?.project(columns)?.build()
-}
-
-/// The table's columns without their documentation, which plans would carry along.
-fn plain_schema(table: Table) -> Schema {
-    let columns = table.columns();
-    let fields =
-        columns.iter().map(|column| Field::new(column.name, column.data_type.clone(), column.is_nullable));
-    Schema::new(fields.collect::<Vec<_>>())
 }
 
 fn empty_schema(table: Table) -> Schema {

@@ -1,7 +1,7 @@
 //! Every query of envace, and the DataFusion sessions that run them.
 //!
 //! - [`queries`]: the SQL files under `queries/`, one file a table it makes, and their typed parameters;
-//! - [`QuerySession`]: one query over tables in memory, its result checked against the table it must make;
+//! - [`QuerySession`]: one query over tables in memory or in files, its result checked against the table it must make;
 //! - [`Lake`]: any question to all tables of a store, read-only, and its [`Answer`] in several formats.
 
 mod answer;
@@ -9,6 +9,7 @@ mod cause;
 mod conform;
 mod covered;
 mod error;
+mod files;
 mod lake;
 mod params;
 pub mod queries;

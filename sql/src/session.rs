@@ -1,22 +1,34 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use bytes::Bytes;
 use datafusion::common::{DataFusionError, ParamValues};
 use datafusion::dataframe::DataFrame;
 use datafusion::datasource::MemTable;
 use datafusion::execution::context::{SessionConfig, SessionContext};
+use datafusion::execution::memory_pool::FairSpillPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use envace_schemas::{Table, TableError};
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::conform::{Target, conform};
-use crate::statement::{Allowed, plan};
+use crate::files::{files_of, root};
+use crate::statement::{Allowed, plan, table_names};
 use crate::{Param, SqlError};
 
-/// Runs queries over tables in memory.
+/// Bytes of a file from which on its row groups are read by several threads.
+const SMALLEST_CUT: usize = 1 << 20;
+
+/// Runs queries over tables.
 ///
-/// The result of a query of envace does not depend on the number of partitions, down to the bits.
+/// The result of a query of envace does not depend on the number of partitions or on the limit of memory, down to the bits.
 #[derive(Debug, Clone, Copy)]
 pub struct QuerySession {
     n_partitions: usize,
+    /// Bytes that joins, sums and sorts may take.
+    memory_limit: Option<usize>,
 }
 
 impl Default for QuerySession {
@@ -29,7 +41,13 @@ impl Default for QuerySession {
 impl QuerySession {
     /// A session that cuts its inputs into `n_partitions` (at least 1) and works on that many at a time.
     pub fn new(n_partitions: usize) -> Self {
-        Self { n_partitions: n_partitions.max(1) }
+        Self { n_partitions: n_partitions.max(1), memory_limit: None }
+    }
+
+    /// The same with a limit on the memory, in bytes, that the work takes beside its inputs and its result. What can be
+    /// moved to a temporary file is; if the rest does not fit, the query fails.
+    pub fn with_memory_limit(self, limit: Option<usize>) -> Self {
+        Self { memory_limit: limit, ..self }
     }
 
     /// Runs the query `text` over `inputs` and returns the rows of `output`, sorted by its grain.
@@ -49,12 +67,37 @@ impl QuerySession {
         params: &[Param],
         output: Table,
     ) -> Result<Vec<RecordBatch>, SqlError> {
-        let (target, frame) = self.planned(name, text, inputs, params, output).await?;
+        let (target, frame) = self.planned(name, text, self.in_memory(name, inputs)?, params, output).await?;
+        self.collected(target, frame).await
+    }
+
+    /// As [`run_query`](Self::run_query), over Parquet files of the tables. Of these only the columns are read that the
+    /// query needs; they must be what they are said to be.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn run_query_on_files(
+        &self,
+        name: &str,
+        text: &str,
+        files: &[(Table, Bytes)],
+        params: &[Param],
+        output: Table,
+    ) -> Result<Vec<RecordBatch>, SqlError> {
+        let ctx = self.on_files(files).await.map_err(failed(name))?;
+        let (target, frame) = self.planned(name, text, ctx, params, output).await?;
+        self.collected(target, frame).await
+    }
+
+    async fn collected(&self, target: Target<'_>, frame: DataFrame) -> Result<Vec<RecordBatch>, SqlError> {
         let schema = Arc::new(frame.schema().as_arrow().clone());
-        let batches = frame
-            .collect()
-            .await
-            .map_err(|source| SqlError::Execution { query: name.to_owned(), source: source.into() })?;
+        let batches =
+            frame.collect().await.map_err(|source| match (source.find_root(), self.memory_limit) {
+                (DataFusionError::ResourcesExhausted(_), Some(limit)) => {
+                    SqlError::Memory { query: target.query.to_owned(), limit, source: source.into() }
+                }
+                _ => failed(target.query)(source),
+            })?;
         conform(target, &schema, &batches)
     }
 
@@ -72,26 +115,25 @@ impl QuerySession {
         output: Table,
     ) -> Result<(), SqlError> {
         let inputs: Vec<_> = inputs.iter().map(|table| (*table, Vec::new())).collect();
-        self.planned(name, text, &inputs, params, output).await.map(|_| ())
+        self.planned(name, text, self.in_memory(name, &inputs)?, params, output).await.map(|_| ())
     }
 
-    /// The query over its inputs, not yet run. A wrong column is known from the plan alone, before the work.
+    /// The query over the tables of `ctx`, not yet run. A wrong column is known from the plan alone, before the work.
     async fn planned<'a>(
         &self,
         name: &'a str,
         text: &str,
-        inputs: &[(Table, Vec<RecordBatch>)],
+        ctx: SessionContext,
         params: &[Param],
         output: Table,
     ) -> Result<(Target<'a>, DataFrame), SqlError> {
-        let ctx = self.context(name, inputs)?;
         let names: Vec<String> = params.iter().map(|(name, _)| (*name).to_owned()).collect();
         let frame = plan(&ctx, name, text, Allowed::Select, &names).await?;
         let values =
             ParamValues::from(params.iter().map(|(name, value)| (*name, value.clone())).collect::<Vec<_>>());
         let frame = frame.with_param_values(values).map_err(|source| SqlError::Plan {
             query: name.to_owned(),
-            tables: inputs.iter().map(|(table, _)| table.name().to_owned()).collect(),
+            tables: table_names(&ctx),
             params: names,
             source: source.into(),
         })?;
@@ -100,17 +142,39 @@ impl QuerySession {
         Ok((target, frame))
     }
 
-    fn context(&self, name: &str, inputs: &[(Table, Vec<RecordBatch>)]) -> Result<SessionContext, SqlError> {
-        let config = SessionConfig::new().with_target_partitions(self.n_partitions);
-        let ctx = SessionContext::new_with_config(config);
+    fn context(&self) -> Result<SessionContext, DataFusionError> {
+        let mut config = SessionConfig::new().with_target_partitions(self.n_partitions);
+        // A part is worth cutting long before it has the size that files of a lake have.
+        config.options_mut().optimizer.repartition_file_min_size = SMALLEST_CUT;
+        let mut runtime = RuntimeEnvBuilder::new();
+        if let Some(limit) = self.memory_limit {
+            runtime = runtime.with_memory_pool(Arc::new(FairSpillPool::new(limit)));
+        }
+        Ok(SessionContext::new_with_config_rt(config, Arc::new(runtime.build()?)))
+    }
+
+    async fn on_files(&self, files: &[(Table, Bytes)]) -> Result<SessionContext, DataFusionError> {
+        let ctx = self.context()?;
+        let store = Arc::new(InMemory::new());
+        ctx.register_object_store(&root()?, Arc::clone(&store) as Arc<dyn ObjectStore>);
+        for (table, bytes) in files {
+            let path = Path::from(format!("{table}.parquet"));
+            store.put(&path, bytes.clone().into()).await?;
+            ctx.register_table(table.name(), Arc::new(files_of(*table, &[path])?))?;
+        }
+        Ok(ctx)
+    }
+
+    fn in_memory(
+        &self,
+        name: &str,
+        inputs: &[(Table, Vec<RecordBatch>)],
+    ) -> Result<SessionContext, SqlError> {
+        let ctx = self.context().map_err(failed(name))?;
         for (table, batches) in inputs {
-            let failed = |source: DataFusionError| SqlError::Execution {
-                query: name.to_owned(),
-                source: source.into(),
-            };
             let partitions = self.partitions(name, *table, batches)?;
-            let table_in_memory = MemTable::try_new(table.schema(), partitions).map_err(failed)?;
-            ctx.register_table(table.name(), Arc::new(table_in_memory)).map_err(failed)?;
+            let table_in_memory = MemTable::try_new(table.schema(), partitions).map_err(failed(name))?;
+            ctx.register_table(table.name(), Arc::new(table_in_memory)).map_err(failed(name))?;
         }
         Ok(ctx)
     }
@@ -140,4 +204,8 @@ impl QuerySession {
         }
         Ok(partitions)
     }
+}
+
+fn failed(query: &str) -> impl Fn(DataFusionError) -> SqlError {
+    move |source| SqlError::Execution { query: query.to_owned(), source: source.into() }
 }

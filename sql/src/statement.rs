@@ -75,7 +75,7 @@ fn is_allowed(statement: &Statement, allowed: Allowed) -> bool {
 }
 
 /// Names of all tables, sorted, those outside the default schema with the schema's name.
-fn table_names(ctx: &SessionContext) -> Vec<String> {
+pub(crate) fn table_names(ctx: &SessionContext) -> Vec<String> {
     let mut names = Vec::new();
     for catalog in ctx.catalog_names().iter().filter_map(|name| ctx.catalog(name)) {
         for schema_name in catalog.schema_names() {

@@ -22,6 +22,7 @@ mod judge;
 mod lora;
 #[cfg(test)]
 mod objectives;
+#[cfg(test)]
 mod own_weights;
 #[cfg(test)]
 mod planning;

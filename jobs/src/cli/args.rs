@@ -51,6 +51,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE")]
     pub kv_memory: Option<String>,
 
+    /// Memory for joins, sums and sorts of a query in this call, such as "1 GiB", in place of the configured one; changes no
+    /// result
+    #[arg(long, value_name = "SIZE")]
+    pub memory_limit: Option<String>,
+
     /// Where models compute in this call, `cpu` or `cuda:N`, in place of the configured device; the stages' keys say where
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
@@ -79,6 +84,7 @@ impl RunArgs {
     fn replace(&self, execution: ExecutionConfig) -> ExecutionConfig {
         ExecutionConfig {
             kv_memory: self.kv_memory.clone().unwrap_or(execution.kv_memory),
+            query_memory: self.memory_limit.clone().unwrap_or(execution.query_memory),
             device: self.device.clone().unwrap_or(execution.device),
             ..execution
         }

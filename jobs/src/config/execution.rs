@@ -29,6 +29,10 @@ pub struct ExecutionConfig {
     /// weight of a checkpoint in 32 bits, 16 for each in 16 bits. Empty: among the files under way of a store that is a
     /// folder, else the system's folder for temporary files. An adapter is small and needs none.
     pub scratch_folder: String,
+    /// Memory that a query of `score`, `advantage` or `evaluate` may take for its joins, sums and sorts, such as "512 MiB",
+    /// beside the part that it reads and the rows that it makes. What can be moved to a temporary file is; if the rest does
+    /// not fit, the stage fails. Empty: no limit. Default: "".
+    pub query_memory: String,
     /// Whether a stage that needs more memory than is available is refused before it begins. Default: true.
     pub check_memory: bool,
     /// Where judge models are.
@@ -63,6 +67,7 @@ impl Default for ExecutionConfig {
             kv_tokens: (),
             optimizer_state: StatePlace::Memory,
             scratch_folder: String::new(),
+            query_memory: String::new(),
             check_memory: true,
             judge: JudgeEndpoints::default(),
         }
@@ -81,6 +86,12 @@ impl ExecutionConfig {
     /// Whether a sequence that does not fit [`ExecutionConfig::kv_bytes`] gets what it needs, instead of an error.
     pub fn is_kv_enlarged(&self) -> bool {
         self.kv_memory == AUTO
+    }
+
+    /// [`ExecutionConfig::query_memory`] in bytes; `None`: no limit, as for a text that [`ExecutionConfig::check`] refuses.
+    pub fn query_bytes(&self) -> Option<usize> {
+        let size = self.query_memory.parse::<ByteSize>().ok()?;
+        Some(usize::try_from(size.as_u64()).unwrap_or(usize::MAX))
     }
 
     /// Whether models compute elsewhere than on the processor.
@@ -110,6 +121,11 @@ impl ExecutionConfig {
             "execution.kv_memory",
             "must be \"auto\", or a size above 0, such as \"4 GiB\"",
         )?;
+        require(
+            self.query_memory.is_empty() || self.query_bytes().is_some_and(|bytes| bytes > 0),
+            "execution.query_memory",
+            "must be empty, or a size above 0, such as \"1 GiB\"",
+        )?;
         self.judge.check()
     }
 }
@@ -126,6 +142,13 @@ mod tests {
             assert_eq!(config.kv_bytes(), bytes, "{text}");
             assert!(config.check().is_ok());
         }
+        for (text, bytes) in [("", None), ("3 KiB", Some(3072))] {
+            let config = ExecutionConfig { query_memory: text.to_owned(), ..Default::default() };
+            assert_eq!(config.query_bytes(), bytes, "{text}");
+            assert!(config.check().is_ok());
+        }
+        let config = ExecutionConfig { query_memory: "0".to_owned(), ..Default::default() };
+        assert!(config.check().unwrap_err().to_string().contains("query_memory"));
         for text in ["", "0", "much", "-1 GiB", "4 GiB or so"] {
             let config = ExecutionConfig { kv_memory: text.to_owned(), ..Default::default() };
             assert!(config.check().is_err(), "{text}");

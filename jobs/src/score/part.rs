@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use envace_pipeline::Execution;
 use envace_schemas::tables::{GenerationRow, JudgeCallRow, MessageRow, TrajectoryRow, VerdictRow};
+use envace_sql::QuerySession;
 use serde_json::Value;
 
 use super::judge::{Judge, prompt_digest};
@@ -32,6 +33,7 @@ pub fn key_section(config: &ScoreConfig) -> Result<Value, JobError> {
 #[derive(Debug)]
 pub struct ExternalGraders<'c> {
     config: &'c ScoreConfig,
+    session: QuerySession,
     queries: Vec<GraderQuery>,
     judge: Option<Judge<'c>>,
 }
@@ -60,7 +62,7 @@ impl<'c> ExternalGraders<'c> {
         for query in &queries {
             query.check().await?;
         }
-        Ok(Self { config, queries, judge: Judge::open(ctx, execution).await? })
+        Ok(Self { config, session: ctx.query_session(), queries, judge: Judge::open(ctx, execution).await? })
     }
 
     /// Grades a part: `verdicts` are those of the declared graders, and in the end those of all, in the order of the
@@ -83,7 +85,7 @@ impl<'c> ExternalGraders<'c> {
             let tasks = of_part.map(|task| task.row.clone()).collect();
             let tables = PartTables { tasks, trajectories, messages, generations };
             for query in &self.queries {
-                verdicts.extend(query.verdicts(&tables).await?);
+                verdicts.extend(query.verdicts(self.session, &tables).await?);
             }
             verdicts.sort_by(|a, b| sort_key(a).cmp(&sort_key(b)));
         }

@@ -51,14 +51,17 @@ impl GraderQuery {
     /// # Errors
     /// [`JobError::Sql`] if it fails or makes another table; [`JobError::Refused`] if it names a trajectory or user turn
     /// that is not there.
-    pub async fn verdicts(&self, part: &PartTables<'_>) -> Result<Vec<VerdictRow>, JobError> {
+    pub async fn verdicts(
+        &self,
+        session: QuerySession,
+        part: &PartTables<'_>,
+    ) -> Result<Vec<VerdictRow>, JobError> {
         let inputs: [(Table, Vec<RecordBatch>); 4] = [
             (Table::Tasks, batches_of(&part.tasks)?),
             (Table::Trajectories, batches_of(part.trajectories)?),
             (Table::Messages, batches_of(part.messages)?),
             (Table::Generations, batches_of(part.generations)?),
         ];
-        let session = QuerySession::default();
         let batches = session.run_query(&self.file, &self.text, &inputs, &[], Table::Verdicts).await?;
         let rows: Vec<VerdictRow> = rows_of(&batches)?;
         let known: BTreeSet<(&str, i32, i32)> = part

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use envace_pipeline::{Execution, InputRef, Plan, StageOutput, StageSpec};
 use envace_schemas::tables::{GenerationRow, MessageRow, RewardRow, TrajectoryRow, VerdictRow};
 use envace_schemas::{Table, batches_of, rows_of};
-use envace_sql::{QuerySession, check_covered, queries};
+use envace_sql::{check_covered, queries};
 
 use super::part::{ExternalGraders, PartRows, key_section};
 use super::{GradeOptions, Grader};
@@ -169,7 +169,8 @@ pub async fn rewards(
 ) -> Result<Vec<RewardRow>, JobError> {
     let inputs = [(Table::Trajectories, batches_of(trajectories)?), (Table::Verdicts, batches_of(verdicts)?)];
     let GivenQuery { name, text } = ctx.query(queries::REWARDS);
-    let batches = QuerySession::default()
+    let batches = ctx
+        .query_session()
         .run_query(&name, &text, &inputs, &config.params().to_params(), Table::Rewards)
         .await?;
     check_covered(&name, (Table::Rewards, &batches), (inputs[0].0, &inputs[0].1))?;

@@ -2,10 +2,10 @@
 
 use std::error::Error;
 
-use crate::common::{block_on, generation, table_of};
+use crate::common::{block_on, decimal, generation, reward, table_of};
 use envace_schemas::Table;
-use envace_schemas::tables::{RewardRow, TimingRow};
-use envace_sql::{QuerySession, ScalarValue, SqlError};
+use envace_schemas::tables::{AdvantageRow, RewardRow, TimingRow};
+use envace_sql::{AdvantageParams, QuerySession, ScalarValue, SqlError, queries};
 
 /// The error of a query that has `generations` and must make `timings (subject, metric, value)`.
 fn error_of(text: &str) -> SqlError {
@@ -148,5 +148,51 @@ fn a_float_is_no_exact_reward() {
     let text = text.replace("0.5", "CAST('0.5' AS DECIMAL(3, 1))");
     let made = block_on(session.run_query("mine.sql", &text, &inputs, &[], Table::Rewards)).unwrap();
     let rows: Vec<RewardRow> = envace_schemas::rows_of(&made).unwrap();
-    assert_eq!(rows[0].reward, Some(crate::common::decimal("0.5")));
+    assert_eq!(rows[0].reward, Some(decimal("0.5")));
+}
+
+/// Generations and rewards of 40 tasks, and what the query of envace makes of them in memory.
+fn many() -> ([(Table, Vec<arrow::array::RecordBatch>); 2], Vec<AdvantageRow>) {
+    let of_task = |task: i32| (0..4).map(move |sample| (format!("task-{task:03}"), sample));
+    let keys: Vec<(String, i32)> = (0..40).flat_map(of_task).collect();
+    let generations: Vec<_> = keys
+        .iter()
+        .flat_map(|(task, sample)| (0..3).map(|g| generation(task, *sample, g, "actor")))
+        .collect();
+    let rewards: Vec<_> = keys
+        .iter()
+        .map(|(task, sample)| {
+            reward(task, *sample, "actor", Some(decimal(["0", "0.5", "1", "0.25"][*sample as usize])))
+        })
+        .collect();
+    let inputs = [table_of(&generations), table_of(&rewards)];
+    let (query, params) = (queries::ADVANTAGES, AdvantageParams::default().to_params());
+    let made =
+        block_on(QuerySession::new(2).run_query(query.name, query.text, &inputs, &params, Table::Advantages));
+    let rows = envace_schemas::rows_of(&made.unwrap()).unwrap();
+    (inputs, rows)
+}
+
+#[test]
+fn over_files_and_within_a_limit_of_memory_the_result_is_the_same_or_an_error() {
+    let (inputs, expected) = many();
+    assert!(expected.iter().any(|row| row.advantage > Some(0.0)));
+    let files = inputs.map(|(table, batches)| {
+        (table, bytes::Bytes::from(envace_schemas::write_batches(table, &batches).unwrap()))
+    });
+    let (query, params) = (queries::ADVANTAGES, AdvantageParams::default().to_params());
+    let run = |n_partitions: usize, limit: Option<usize>| {
+        let session = QuerySession::new(n_partitions).with_memory_limit(limit);
+        block_on(session.run_query_on_files(query.name, query.text, &files, &params, Table::Advantages))
+    };
+    for n_partitions in [1, 2, 3, 8] {
+        for limit in [None, Some(64 << 20)] {
+            let rows: Vec<AdvantageRow> =
+                envace_schemas::rows_of(&run(n_partitions, limit).unwrap()).unwrap();
+            assert_eq!(rows, expected, "{n_partitions} partitions, {limit:?}");
+        }
+    }
+    let error = run(2, Some(1000)).unwrap_err();
+    assert!(matches!(error, SqlError::Memory { limit: 1000, .. }), "{error:?}");
+    assert!(error.hint().unwrap().contains("tasks.per_part"), "{error:?}");
 }
